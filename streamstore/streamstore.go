@@ -1,0 +1,183 @@
+// Package streamstore is a library of append-only streams whose only durable store is an
+// object store, after the design of S3Stream.
+//
+// A node appends the batches of all its streams to one write-ahead log, acknowledges them
+// in order, keeps them in the log cache, and uploads the cache to stream objects and
+// stream set objects in the background. Payloads are opaque; package partition gives them
+// meaning. What must be agreed between nodes is kept by a [StreamManager] and an
+// [ObjectManager], which package metadata implements.
+package streamstore
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+type (
+	// StreamID names a stream; ids are never reused.
+	StreamID int64
+	// ObjectID names an uploaded object; ids are never reused.
+	ObjectID int64
+	// NodeID names a node of the cluster.
+	NodeID int32
+)
+
+// A RecordBatch is the unit of append and fetch: an opaque payload that spans Count
+// consecutive offsets.
+type RecordBatch struct {
+	BaseOffset   int64  // first offset; assigned by Append, set on fetch
+	Count        int32  // offsets spanned, at least 1
+	MaxTimestamp int64  // largest timestamp within, in ms since 1970, for FindTimestamp; -1 if none
+	Payload      []byte // must not be modified after Append, nor by a reader
+}
+
+// End is the offset after the batch.
+func (b RecordBatch) End() int64 { return b.BaseOffset + int64(b.Count) }
+
+// Node is a node in one of its lives. Every change of metadata names it, and a change by
+// a life that a later one has replaced is refused with ErrNodeFenced.
+type Node struct {
+	ID    NodeID
+	Epoch int64
+}
+
+var (
+	// ErrNodeFenced says that a newer process runs under this node id.
+	ErrNodeFenced = errors.New("node fenced by a newer process with the same node id")
+	// ErrStreamFenced says that the stream was opened with a newer epoch, or that this
+	// handle failed an append before.
+	ErrStreamFenced = errors.New("stream fenced")
+	// ErrStreamNotExist says that the stream was never created or is destroyed.
+	ErrStreamNotExist = errors.New("stream does not exist")
+	// ErrStreamClosed says that the handle was closed.
+	ErrStreamClosed = errors.New("stream closed")
+	// ErrOffsetOutOfRange says that a fetch asked below the start or above the confirm offset.
+	ErrOffsetOutOfRange = errors.New("offset out of range")
+	// ErrConflict says that a metadata change was built on a state that is no more.
+	ErrConflict = errors.New("metadata conflict")
+)
+
+// A StreamManager keeps the streams and who owns them. Each call is one transaction,
+// refused with ErrNodeFenced unless node is the newest life of its id. A repeated call
+// whose first answer was lost succeeds.
+type StreamManager interface {
+	// RegisterNode starts a new life of id: it raises the epoch and returns it with the
+	// WALs of earlier lives that are not retired.
+	RegisterNode(ctx context.Context, id NodeID, wal WALKind) (Node, []WALState, error)
+	// RetireWAL forgets the WAL of an earlier life after its recovery.
+	RetireWAL(ctx context.Context, node Node, epoch int64) error
+	// CreateStreams makes n closed streams with consecutive ids and epoch 0.
+	CreateStreams(ctx context.Context, node Node, n int) (first StreamID, err error)
+	// OpenStreams gives the streams to node, all or none. Each epoch must be greater than
+	// the stream's, or equal to it and already this node's (a repeat); else ErrStreamFenced.
+	// A stream that another node has open is refused with ErrConflict: recover that node first.
+	OpenStreams(ctx context.Context, node Node, open []OpenRequest) ([]StreamState, error)
+	// Streams returns the current state of the streams that node id has open, all epochs.
+	Streams(ctx context.Context, id NodeID) ([]StreamState, error)
+	// TrimStream moves the start offset forward; a start that is not ahead changes nothing.
+	TrimStream(ctx context.Context, node Node, id StreamID, epoch, start int64) error
+	// CloseStreams releases streams whose data up to the end offset is committed.
+	CloseStreams(ctx context.Context, node Node, close []OpenRequest) error
+	// DeleteStreams removes closed or own streams; their objects become deletable.
+	DeleteStreams(ctx context.Context, node Node, ids []StreamID) error
+}
+
+// An ObjectManager keeps which objects hold which ranges of the streams.
+type ObjectManager interface {
+	// PrepareObjects reserves n consecutive ids. Ids not committed within ttl become deletable.
+	PrepareObjects(ctx context.Context, node Node, n int, ttl time.Duration) (first ObjectID, err error)
+	// CommitUpload makes uploaded objects visible, advances the end offsets and moves the
+	// WAL mark, as one change. Each range must start at its stream's end offset and carry
+	// its epoch, else ErrConflict; ranges of streams deleted meanwhile are dropped. A
+	// repeat of a commit that happened succeeds.
+	CommitUpload(ctx context.Context, node Node, u Upload) error
+	// StreamObjects returns up to limit entries that intersect [start, end) of the stream,
+	// by offset, without gap from start on as far as data is committed.
+	StreamObjects(ctx context.Context, id StreamID, start, end int64, limit int) ([]ObjectRange, error)
+	// DeletableObjects returns up to limit objects that nothing names any more, or whose
+	// preparation expired, for at least grace.
+	DeletableObjects(ctx context.Context, node Node, grace time.Duration, limit int) ([]ObjectRef, error)
+	// ForgetObjects removes the rows of objects that were deleted from the bucket.
+	ForgetObjects(ctx context.Context, node Node, ids []ObjectID) error
+}
+
+// WALKind says where a node's write-ahead log lives.
+type WALKind string
+
+const (
+	WALObject WALKind = "s3"   // objects in the bucket: survives the machine
+	WALFile   WALKind = "file" // files with fsync: survives the process
+)
+
+// WALState is the WAL of one life of a node.
+type WALState struct {
+	Epoch int64
+	Kind  WALKind
+	Mark  uint64 // first sequence number that may hold data not yet in objects
+}
+
+type OpenRequest struct {
+	ID    StreamID
+	Epoch int64
+}
+
+// StreamState is what metadata knows of a stream. [Start, End) is what is committed in
+// objects; a WAL may hold more.
+type StreamState struct {
+	ID    StreamID
+	Epoch int64
+	Start int64
+	End   int64
+	Node  NodeID // owner while Open
+	Open  bool
+}
+
+// StreamRange is a part of a stream that an object holds.
+type StreamRange struct {
+	Stream StreamID
+	Epoch  int64
+	Start  int64
+	End    int64
+}
+
+// Upload is one upload of a node's log cache.
+type Upload struct {
+	StreamSet *StreamSetObject // streams that share an object; nil if none
+	Streams   []StreamObject   // streams with an object of their own
+	WALEpoch  int64            // the WAL that the data came from …
+	WALMark   uint64           // … may be trimmed below this
+}
+
+type StreamSetObject struct {
+	ID     ObjectID
+	Size   int64
+	Ranges []StreamRange // by stream
+}
+
+type StreamObject struct {
+	ID    ObjectID
+	Size  int64
+	Range StreamRange
+}
+
+// ObjectKind tells the two kinds of data objects apart.
+type ObjectKind uint8
+
+const (
+	KindStreamSet ObjectKind = 1
+	KindStream    ObjectKind = 2
+)
+
+type ObjectRef struct {
+	ID   ObjectID
+	Kind ObjectKind
+	Size int64
+}
+
+// ObjectRange says that an object holds [Start, End) of the stream asked for.
+type ObjectRange struct {
+	ObjectRef
+	Start int64
+	End   int64
+}
