@@ -1,0 +1,51 @@
+# make test    everything that a change must pass: installs the servers and engines it needs, then runs every level
+# make check   the developer's loop, under three minutes: vet, format, staticcheck, package tests without -race
+# make soak    the same properties for longer
+# make bench   the numbers of BENCHMARKS.md, with machine and commit
+# make mutate  switches each guard off in turn; its test must fail
+# make lab     installs the pinned servers, clients and engines into $(TABLETOPIC_LAB)
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+export TABLETOPIC_LAB ?= $(HOME)/.cache/tabletopic-lab
+GOTESTSUM := go tool gotestsum --format pkgname --format-hide-empty-pkg
+FUZZTIME ?= 10s
+
+.PHONY: test check race fuzz mutate e2e soak bench lab vet prerequisites build
+
+test: prerequisites vet lab race fuzz mutate e2e
+
+prerequisites:
+	@e2e/lab/prerequisites
+
+lab: prerequisites
+	e2e/lab/lab install versitygw iceberg-rest python duckdb spark trino kafka-clients
+
+build:
+	CGO_ENABLED=0 go build -trimpath -o tabletopic ./cmd/tabletopic
+
+vet:
+	@test -z "$$(gofmt -s -l $$(git ls-files '*.go'))" || { echo 'gofmt -s would change:'; gofmt -s -l $$(git ls-files '*.go'); exit 1; }
+	go vet ./...
+	go tool staticcheck ./...
+
+check: vet
+	$(GOTESTSUM) -- -short ./...
+
+race:
+	$(GOTESTSUM) -- -race -timeout 20m $$(go list ./... | grep -v '/e2e')
+
+fuzz:
+	e2e/lab/fuzz $(FUZZTIME)
+
+mutate:
+	e2e/lab/mutate
+
+e2e:
+	$(GOTESTSUM) -- -timeout 40m -count 1 ./e2e/...
+
+soak:
+	e2e/lab/fuzz 5m
+	TABLETOPIC_SOAK=1 $(GOTESTSUM) -- -timeout 12h -count 1 ./e2e/...
+
+bench:
+	e2e/lab/bench
