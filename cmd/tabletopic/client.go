@@ -1,0 +1,121 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sr"
+)
+
+// server is how administration commands reach a running node.
+type server struct {
+	bootstrap string
+	http      string
+}
+
+// serverFlags adds --bootstrap and --http with the defaults of serve.
+func serverFlags(cmd *cobra.Command) *server {
+	s := &server{}
+	cmd.PersistentFlags().StringVar(&s.bootstrap, "bootstrap", "127.0.0.1:9092", "Kafka `HOST:PORT` of the server")
+	cmd.PersistentFlags().StringVar(&s.http, "http", "127.0.0.1:8081", "HTTP `HOST:PORT` of the server")
+	return s
+}
+
+func (s *server) kafka(opts ...kgo.Opt) (*kgo.Client, error) {
+	conn, err := net.DialTimeout("tcp", s.bootstrap, 3*time.Second)
+	if err != nil {
+		return nil, s.unreachable(s.bootstrap, "--bootstrap", err)
+	}
+	conn.Close()
+	return kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(s.bootstrap)}, opts...)...)
+}
+
+func (s *server) admin() (*kadm.Client, error) {
+	cl, err := s.kafka()
+	if err != nil {
+		return nil, err
+	}
+	return kadm.NewClient(cl), nil
+}
+
+func (s *server) registry() (*sr.Client, error) {
+	return sr.NewClient(sr.URLs(s.url("")))
+}
+
+func (s *server) url(path string) string {
+	if strings.Contains(s.http, "://") {
+		return strings.TrimSuffix(s.http, "/") + path
+	}
+	return "http://" + s.http + path
+}
+
+func (s *server) unreachable(address, flag string, err error) error {
+	return fmt.Errorf("no server at %s (%w): start one with 'tabletopic serve', or name another with %s", address, err, flag)
+}
+
+// api calls the administration API and decodes its answer into out.
+func (s *server) api(ctx context.Context, method, path string, in, out any) error {
+	body, err := s.open(ctx, method, path, in)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	return json.NewDecoder(body).Decode(out)
+}
+
+// open calls the administration API and returns the body of a good answer.
+func (s *server) open(ctx context.Context, method, path string, in any) (io.ReadCloser, error) {
+	var payload io.Reader
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return nil, err
+		}
+		payload = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, s.url(path), payload)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		if errors.As(err, new(*net.OpError)) {
+			return nil, s.unreachable(s.http, "--http", err)
+		}
+		return nil, err
+	}
+	if resp.StatusCode/100 != 2 {
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+		var e struct{ Message string }
+		if json.Unmarshal(text, &e) == nil && e.Message != "" {
+			return nil, errors.New(e.Message)
+		}
+		return nil, fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, bytes.TrimSpace(text))
+	}
+	return resp.Body, nil
+}
+
+// kafkaError joins Kafka's error with the server's explanation, which says more.
+func kafkaError(err error, message string) error {
+	if err == nil {
+		return nil
+	}
+	var ke *kerr.Error
+	if message != "" && errors.As(err, &ke) {
+		return fmt.Errorf("%s (%s)", message, ke.Message)
+	}
+	return err
+}

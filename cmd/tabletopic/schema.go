@@ -1,0 +1,216 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/twmb/franz-go/pkg/sr"
+)
+
+func newSchema() *cobra.Command {
+	cmd := parent("schema", "Register, list, show, check and delete schemas")
+	s := serverFlags(cmd)
+	cmd.AddCommand(newSchemaRegister(s), newSchemaList(s), newSchemaGet(s), newSchemaCheck(s), newSchemaDelete(s), newSchemaCompatibility(s))
+	return cmd
+}
+
+func newSchemaRegister(s *server) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "register SUBJECT FILE",
+		Short:   "Register an Avro schema as the next version of a subject",
+		Example: "  tabletopic schema register clicks-value clicks.avsc",
+		Args:    usage(cobra.ExactArgs(2)),
+	}
+	out := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		text, err := os.ReadFile(args[1])
+		if err != nil {
+			return err
+		}
+		reg, err := s.registry()
+		if err != nil {
+			return err
+		}
+		ss, err := reg.CreateSchema(cmd.Context(), args[0], sr.Schema{Schema: string(text)})
+		if err != nil {
+			return fmt.Errorf("register %s: %w", args[0], err)
+		}
+		return printSchemas(cmd, out, []sr.SubjectSchema{ss})
+	}
+	return cmd
+}
+
+func printSchemas(cmd *cobra.Command, out *output, list []sr.SubjectSchema) error {
+	rows := [][]string{}
+	for _, ss := range list {
+		rows = append(rows, []string{ss.Subject, strconv.Itoa(ss.Version), strconv.Itoa(ss.ID), ss.Type.String()})
+	}
+	return out.print(cmd.OutOrStdout(), list, []string{"SUBJECT", "VERSION", "ID", "TYPE"}, rows)
+}
+
+func newSchemaList(s *server) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list [SUBJECT]",
+		Short: "List the latest schema of every subject, or all versions of one",
+		Args:  usage(cobra.MaximumNArgs(1)),
+	}
+	out := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		reg, err := s.registry()
+		if err != nil {
+			return err
+		}
+		ctx := cmd.Context()
+		list := []sr.SubjectSchema{}
+		if len(args) == 1 {
+			if list, err = reg.Schemas(ctx, args[0]); err != nil {
+				return fmt.Errorf("list %s: %w", args[0], err)
+			}
+			return printSchemas(cmd, out, list)
+		}
+		subjects, err := reg.Subjects(ctx)
+		if err != nil {
+			return err
+		}
+		for _, subject := range subjects {
+			ss, err := reg.SchemaByVersion(ctx, subject, -1)
+			if err != nil {
+				return fmt.Errorf("latest of %s: %w", subject, err)
+			}
+			list = append(list, ss)
+		}
+		return printSchemas(cmd, out, list)
+	}
+	return cmd
+}
+
+func newSchemaGet(s *server) *cobra.Command {
+	return &cobra.Command{
+		Use:     "get ID | SUBJECT [VERSION]",
+		Short:   "Print the text of a schema",
+		Example: "  tabletopic schema get 1\n  tabletopic schema get clicks-value 2",
+		Args:    usage(cobra.RangeArgs(1, 2)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			reg, err := s.registry()
+			if err != nil {
+				return err
+			}
+			var schema sr.Schema
+			if id, aerr := strconv.Atoi(args[0]); aerr == nil && len(args) == 1 {
+				schema, err = reg.SchemaByID(cmd.Context(), id)
+			} else {
+				version := -1
+				if len(args) == 2 {
+					if version, aerr = strconv.Atoi(args[1]); aerr != nil {
+						return usageError{fmt.Errorf("VERSION %q is no number", args[1])}
+					}
+				}
+				var ss sr.SubjectSchema
+				ss, err = reg.SchemaByVersion(cmd.Context(), args[0], version)
+				schema = ss.Schema
+			}
+			if err != nil {
+				return fmt.Errorf("schema %s: %w", strings.Join(args, " "), err)
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), schema.Schema)
+			return nil
+		},
+	}
+}
+
+func newSchemaCheck(s *server) *cobra.Command {
+	return &cobra.Command{
+		Use:   "check SUBJECT FILE",
+		Short: "Tell whether a schema could be registered as the next version of a subject",
+		Args:  usage(cobra.ExactArgs(2)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			text, err := os.ReadFile(args[1])
+			if err != nil {
+				return err
+			}
+			reg, err := s.registry()
+			if err != nil {
+				return err
+			}
+			ctx := sr.WithParams(cmd.Context(), sr.Verbose)
+			res, err := reg.CheckCompatibility(ctx, args[0], -1, sr.Schema{Schema: string(text)})
+			if err != nil {
+				return fmt.Errorf("check %s: %w", args[0], err)
+			}
+			if !res.Is {
+				return fmt.Errorf("%s is not compatible with the latest version of %s:\n  %s", args[1], args[0], strings.Join(res.Messages, "\n  "))
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s is compatible with the latest version of %s\n", args[1], args[0])
+			return nil
+		},
+	}
+}
+
+func newSchemaDelete(s *server) *cobra.Command {
+	var permanent bool
+	cmd := &cobra.Command{
+		Use:   "delete SUBJECT",
+		Short: "Delete a subject; with --permanent after a first delete also its versions",
+		Args:  usage(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			reg, err := s.registry()
+			if err != nil {
+				return err
+			}
+			how := sr.SoftDelete
+			if permanent {
+				how = sr.HardDelete
+			}
+			versions, err := reg.DeleteSubject(cmd.Context(), args[0], how)
+			if err != nil {
+				return fmt.Errorf("delete %s: %w", args[0], err)
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "deleted %d versions of %s\n", len(versions), args[0])
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&permanent, "permanent", false, "remove for good what was deleted before")
+	return cmd
+}
+
+func newSchemaCompatibility(s *server) *cobra.Command {
+	return &cobra.Command{
+		Use:   "compatibility [SUBJECT [LEVEL]]",
+		Short: "Show or set the compatibility level of a subject, or show the global one",
+		Long: `Levels: NONE, BACKWARD, BACKWARD_TRANSITIVE, FORWARD, FORWARD_TRANSITIVE, FULL, FULL_TRANSITIVE.
+The global level applies where a subject has none of its own.`,
+		Args: usage(cobra.MaximumNArgs(2)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			reg, err := s.registry()
+			if err != nil {
+				return err
+			}
+			ctx := sr.WithParams(cmd.Context(), sr.DefaultToGlobal)
+			var results []sr.CompatibilityResult
+			switch len(args) {
+			case 0:
+				results = reg.Compatibility(cmd.Context())
+			case 1:
+				results = reg.Compatibility(ctx, args[0])
+			default:
+				var level sr.CompatibilityLevel
+				if err := level.UnmarshalText([]byte(strings.ToUpper(args[1]))); err != nil {
+					return usageError{fmt.Errorf("LEVEL %q is unknown", args[1])}
+				}
+				results = reg.SetCompatibility(cmd.Context(), sr.SetCompatibility{Level: level}, args[0])
+			}
+			if len(results) != 1 {
+				return errors.New("the registry gave no answer")
+			}
+			if results[0].Err != nil {
+				return results[0].Err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), results[0].Level)
+			return nil
+		},
+	}
+}
