@@ -3,6 +3,24 @@
 //
 // Packages catalog/sql, catalog/rest, … open the catalogs; package catalogtest is
 // their common conformance suite, centred on [Catalog.Commit].
+//
+// # How a commit is made
+//
+// [Prepare] turns a [Commit] on top of a base table into the updates and the
+// requirements of Iceberg's REST specification, which each catalog then applies in one
+// attempt. It is not an iceberg-go transaction, because those retry on a newer base
+// with the older offsets, and read or grow with the table. Prepare reads one manifest
+// list, writes one manifest and one list, and merges manifests of like size so that a
+// table of n commits has O(log n) of them. The requirements pin the branch, the schema,
+// the last field id, the partition spec and the sort order of the base, so nothing that
+// another writer changed is reverted. [Prepared.Clean] deletes the files that expired
+// with the commit, after it is done.
+//
+// # Files
+//
+// All metadata goes through [IO], on the buckets that a [Locator] gives. Locations are
+// taken as they stand, without percent decoding: file:///a b/c=1/%20 is that file. Every
+// file is created, never replaced.
 package catalog
 
 import (
@@ -17,12 +35,15 @@ import (
 type Catalog interface {
 	// Load returns the table as the catalog has it now. ErrNoTable if there is none.
 	Load(ctx context.Context, id table.Identifier) (*table.Table, error)
-	// Create makes the namespace if it is missing, and an unpartitioned table with the
-	// field ids of schema as they are. ErrTableExists if the name is taken.
+	// Create makes the namespace if it is missing, and an unpartitioned table.
+	// ErrTableExists if the name is taken. The SQL catalog takes the field ids of schema
+	// as they are; others assign fresh ones, level by level: go on with those of the
+	// table returned.
 	Create(ctx context.Context, id table.Identifier, schema *iceberg.Schema, properties iceberg.Properties) (*table.Table, error)
 	// Commit applies c on top of base, as one change, and only if the catalog still has
 	// exactly base. It returns the new table. See ErrCommitConflict and ErrCommitUnknown;
-	// any other error is definite: nothing was written, and a retry will not help.
+	// any other error is definite: nothing was written, and a retry will not help until
+	// somebody changes the table, the catalog or the rights. ErrNoTable if it is gone.
 	Commit(ctx context.Context, base *table.Table, c Commit) (*table.Table, error)
 	// List returns the identifiers of the tables in a namespace, every one if it is empty.
 	List(ctx context.Context, namespace table.Identifier) ([]table.Identifier, error)
@@ -43,13 +64,18 @@ type Commit struct {
 	Summary iceberg.Properties
 	// Properties of the table to set, in the same change.
 	Properties iceberg.Properties
-	// Expire drops snapshots and metadata that the table's own history properties no longer keep.
+	// Expire drops snapshots and metadata that the table's own history properties
+	// (history.expire.max-snapshot-age-ms, 5 days, and min-snapshots-to-keep, 1) no longer
+	// keep, a few at a time, if the commit makes a snapshot.
 	Expire bool
 }
 
 // A commit that fails has one of two outcomes that callers must tell apart: after
 // ErrCommitConflict nothing was written; after ErrCommitUnknown the table may have
 // changed, and no file of the commit may be deleted until the table has been read again.
+// A store or a catalog that is away is ErrCommitUnknown too: reading the table again is
+// what tells when it is back. What the table then shows is not yet the end of an attempt
+// that is still on its way; the next Commit is, because it needs the same base.
 var (
 	ErrCommitConflict = errors.New("commit conflict")
 	ErrCommitUnknown  = errors.New("commit outcome unknown")

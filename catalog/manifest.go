@@ -1,0 +1,238 @@
+package catalog
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+
+	"github.com/apache/iceberg-go"
+	"github.com/apache/iceberg-go/table"
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	// mergeFanIn manifests of about the same number of files become one of the next size.
+	mergeFanIn = 10
+	// manifestTarget is the size in bytes from which a manifest is left alone, unless the
+	// table has commit.manifest.target-size-bytes.
+	manifestTarget = 8 << 20
+	// mergeReaders manifests are read at a time.
+	mergeReaders = 4
+)
+
+// manifestWriter writes the manifests of one snapshot.
+type manifestWriter struct {
+	ctx      context.Context
+	fs       *IO
+	meta     table.Metadata
+	snapshot *table.Snapshot
+	commit   uuid.UUID
+	files    []string // written so far
+}
+
+// write makes the manifest list of the snapshot: the manifests of parent, some of them
+// merged, and one with the added files for each partition spec.
+func (w *manifestWriter) write(parent *table.Snapshot, added []iceberg.DataFile) error {
+	var list []iceberg.ManifestFile
+	if parent != nil {
+		all, err := parent.Manifests(w.fs)
+		if err != nil {
+			return err
+		}
+		for _, m := range all {
+			if m.HasAddedFiles() || m.HasExistingFiles() {
+				list = append(list, m)
+			}
+		}
+	}
+	bySpec := map[int32][]iceberg.DataFile{}
+	var specs []int32
+	for _, f := range added {
+		if f.ContentType() != iceberg.EntryContentData {
+			return fmt.Errorf("%w: %s is not a data file", errDefinite, f.FilePath())
+		}
+		if bySpec[f.SpecID()] == nil {
+			specs = append(specs, f.SpecID())
+		}
+		bySpec[f.SpecID()] = append(bySpec[f.SpecID()], f)
+	}
+	var fresh []iceberg.ManifestFile
+	for _, id := range specs {
+		merge, rest := w.split(list, id, len(bySpec[id]))
+		m, err := w.manifest(id, bySpec[id], merge)
+		if err != nil {
+			return err
+		}
+		fresh, list = append(fresh, m), rest
+	}
+	return w.list(append(fresh, list...))
+}
+
+// split chooses the manifests that go into one with the n added files. Sizes are powers
+// of mergeFanIn in files, and mergeFanIn manifests of one size are merged, so that n
+// files are in O(log n) manifests and each is rewritten O(log n) times.
+func (w *manifestWriter) split(list []iceberg.ManifestFile, spec int32, n int) (merge, rest []iceberg.ManifestFile) {
+	props := w.meta.Properties()
+	target, err := strconv.ParseInt(props["commit.manifest.target-size-bytes"], 10, 64)
+	if err != nil || target <= 0 {
+		target = manifestTarget
+	}
+	levels := map[int][]iceberg.ManifestFile{}
+	for _, m := range list {
+		mergeable := props["commit.manifest-merge.enabled"] != "false" && m.PartitionSpecID() == spec &&
+			m.ManifestContent() == iceberg.ManifestContentData && m.Length() < target &&
+			m.AddedDataFiles() >= 0 && m.ExistingDataFiles() >= 0
+		if !mergeable {
+			rest = append(rest, m)
+			continue
+		}
+		level := sizeLevel(int(m.AddedDataFiles()) + int(m.ExistingDataFiles()))
+		levels[level] = append(levels[level], m)
+	}
+	var bytes int64
+	for level := sizeLevel(n); level >= 0 && len(levels) > 0; {
+		same := levels[level]
+		if len(same)+1 < mergeFanIn {
+			break
+		}
+		before := bytes
+		for _, m := range same {
+			bytes += m.Length()
+			n += int(m.AddedDataFiles()) + int(m.ExistingDataFiles())
+		}
+		if bytes > 2*target {
+			bytes = before
+			break
+		}
+		merge = append(merge, same...)
+		delete(levels, level)
+		next := sizeLevel(n)
+		if next == level {
+			break
+		}
+		level = next
+	}
+	merged := map[string]bool{}
+	for _, m := range merge {
+		merged[m.FilePath()] = true
+	}
+	rest = rest[:0:0]
+	for _, m := range list {
+		if !merged[m.FilePath()] {
+			rest = append(rest, m)
+		}
+	}
+	return merge, rest
+}
+
+func sizeLevel(files int) int {
+	if files < 1 {
+		return 0
+	}
+	return int(math.Log(float64(files))/math.Log(mergeFanIn) + 1e-9)
+}
+
+// manifest writes one manifest with the added files and the live entries of merge.
+func (w *manifestWriter) manifest(specID int32, added []iceberg.DataFile, merge []iceberg.ManifestFile) (iceberg.ManifestFile, error) {
+	var spec *iceberg.PartitionSpec
+	for _, s := range w.meta.PartitionSpecs() {
+		if s.ID() == int(specID) {
+			spec = &s
+			break
+		}
+	}
+	if spec == nil {
+		return nil, fmt.Errorf("%w: data file of partition spec %d, which the table does not have", errDefinite, specID)
+	}
+	existing := make([][]iceberg.ManifestEntry, len(merge))
+	group, _ := errgroup.WithContext(w.ctx)
+	group.SetLimit(mergeReaders)
+	for i, m := range merge {
+		group.Go(func() (err error) {
+			existing[i], err = m.FetchEntries(w.fs, true)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	location := metadataLocation(w.meta, fmt.Sprintf("%s-m%d.avro", w.commit, len(w.files)))
+	var body bytes.Buffer
+	out, err := iceberg.NewManifestWriter(w.meta.Version(), &body, *spec, w.meta.CurrentSchema(), w.snapshot.SnapshotID)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errDefinite, err)
+	}
+	for _, f := range added {
+		entry := iceberg.NewManifestEntry(iceberg.EntryStatusADDED, &w.snapshot.SnapshotID, nil, nil, f)
+		if err := out.Add(entry); err != nil {
+			return nil, fmt.Errorf("%w: data file %s: %w", errDefinite, f.FilePath(), err)
+		}
+	}
+	for _, entries := range existing {
+		for _, entry := range entries {
+			if err := out.Existing(entry); err != nil {
+				return nil, fmt.Errorf("%w: data file %s: %w", errDefinite, entry.DataFile().FilePath(), err)
+			}
+		}
+	}
+	if err := out.Close(); err != nil {
+		return nil, err
+	}
+	m, err := out.ToManifestFile(location, int64(body.Len()))
+	if err != nil {
+		return nil, err
+	}
+	return m, w.put(location, body.Bytes())
+}
+
+// list writes the manifest list and completes the snapshot.
+func (w *manifestWriter) list(manifests []iceberg.ManifestFile) error {
+	s := w.snapshot
+	version := w.meta.Version()
+	firstRow := w.meta.NextRowID()
+	var body bytes.Buffer
+	var out *iceberg.ManifestListWriter
+	var err error
+	switch version {
+	case 1:
+		out, err = iceberg.NewManifestListWriterV1(&body, s.SnapshotID, s.ParentSnapshotID)
+	case 2:
+		out, err = iceberg.NewManifestListWriterV2(&body, s.SnapshotID, s.SequenceNumber, s.ParentSnapshotID)
+	case 3:
+		out, err = iceberg.NewManifestListWriterV3(&body, s.SnapshotID, s.SequenceNumber, firstRow, s.ParentSnapshotID)
+	default:
+		err = fmt.Errorf("%w: format version %d", errDefinite, version)
+	}
+	if err != nil {
+		return err
+	}
+	if err := out.AddManifests(manifests); err != nil {
+		return fmt.Errorf("%w: %w", errDefinite, err)
+	}
+	if err := out.Close(); err != nil {
+		return err
+	}
+	if version == 3 {
+		s.FirstRowID = new(int64)
+		*s.FirstRowID = w.meta.NextRowID()
+		rows := *out.NextRowID() - *s.FirstRowID
+		s.AddedRows = &rows
+	}
+	s.ManifestList = metadataLocation(w.meta, fmt.Sprintf("snap-%d-1-%s.avro", s.SnapshotID, w.commit))
+	return w.put(s.ManifestList, body.Bytes())
+}
+
+func (w *manifestWriter) put(location string, body []byte) error {
+	w.files = append(w.files, location)
+	return w.fs.WriteFile(location, body)
+}
+
+// remove deletes what was written for a snapshot that nobody has heard of.
+func (w *manifestWriter) remove(err error) error {
+	_, deleteErr := w.fs.DeleteFiles(context.WithoutCancel(w.ctx), w.files)
+	return errors.Join(err, deleteErr)
+}

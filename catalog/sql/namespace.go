@@ -1,0 +1,179 @@
+package sql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/apache/iceberg-go"
+	"github.com/apache/iceberg-go/table"
+	"github.com/google/uuid"
+)
+
+// existsKey marks a namespace that has no properties, as Iceberg's JDBC catalog does.
+const existsKey = "exists"
+
+func suffix() string { return uuid.NewString()[:8] }
+
+// CreateNamespace makes a namespace. ErrNamespaceExists if it is there.
+func (c *Catalog) CreateNamespace(ctx context.Context, namespace table.Identifier, properties iceberg.Properties) error {
+	if len(namespace) == 0 {
+		return fmt.Errorf("create namespace: %w: it has no name", ErrInvalid)
+	}
+	if err := valid(namespace); err != nil {
+		return err
+	}
+	return c.insertNamespace(ctx, join(namespace), properties)
+}
+
+func (c *Catalog) insertNamespace(ctx context.Context, name string, properties iceberg.Properties) error {
+	created, err := c.exec(ctx, `INSERT INTO iceberg_namespace_properties (catalog_name, namespace, property_key, property_value)
+		SELECT ?, ?, ?, 'true' WHERE NOT EXISTS
+		(SELECT 1 FROM iceberg_namespace_properties WHERE catalog_name = ? AND namespace = ?)
+		ON CONFLICT DO NOTHING`, c.cfg.Name, name, existsKey, c.cfg.Name, name)
+	if err == nil && !created {
+		err = ErrNamespaceExists
+	}
+	if err != nil {
+		return fmt.Errorf("create namespace %s: %w", name, err)
+	}
+	for key, value := range properties {
+		if err := c.setProperty(ctx, name, key, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Catalog) setProperty(ctx context.Context, namespace, key, value string) error {
+	_, err := c.exec(ctx, `INSERT INTO iceberg_namespace_properties (catalog_name, namespace, property_key, property_value)
+		VALUES (?, ?, ?, ?)
+		ON CONFLICT (catalog_name, namespace, property_key) DO UPDATE SET property_value = excluded.property_value`,
+		c.cfg.Name, namespace, key, value)
+	if err != nil {
+		return fmt.Errorf("set property %s of namespace %s: %w", key, namespace, err)
+	}
+	return nil
+}
+
+func (c *Catalog) namespaceExists(ctx context.Context, name string) (bool, error) {
+	var one int
+	err := c.db.QueryRowContext(ctx, `SELECT 1 FROM iceberg_namespace_properties
+		WHERE catalog_name = ? AND namespace = ? LIMIT 1`, c.cfg.Name, name).Scan(&one)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Namespace returns the properties of a namespace. ErrNoNamespace if it is not there.
+func (c *Catalog) Namespace(ctx context.Context, namespace table.Identifier) (iceberg.Properties, error) {
+	name := join(namespace)
+	rows, err := c.db.QueryContext(ctx, `SELECT property_key, COALESCE(property_value, '') FROM iceberg_namespace_properties
+		WHERE catalog_name = ? AND namespace = ?`, c.cfg.Name, name)
+	if err != nil {
+		return nil, fmt.Errorf("load namespace %s: %w", name, err)
+	}
+	defer rows.Close()
+	properties := iceberg.Properties{}
+	found := false
+	for rows.Next() {
+		var key, value string
+		if err := rows.Scan(&key, &value); err != nil {
+			return nil, fmt.Errorf("load namespace %s: %w", name, err)
+		}
+		found = true
+		if key != existsKey {
+			properties[key] = value
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("load namespace %s: %w", name, err)
+	}
+	if !found {
+		return nil, fmt.Errorf("namespace %s: %w", name, ErrNoNamespace)
+	}
+	return properties, nil
+}
+
+// Namespaces lists the namespaces one level below parent, by name.
+func (c *Catalog) Namespaces(ctx context.Context, parent table.Identifier) ([]table.Identifier, error) {
+	if len(parent) > 0 {
+		if _, err := c.Namespace(ctx, parent); err != nil {
+			return nil, err
+		}
+	}
+	rows, err := c.db.QueryContext(ctx, `SELECT DISTINCT namespace FROM iceberg_namespace_properties
+		WHERE catalog_name = ? ORDER BY namespace`, c.cfg.Name)
+	if err != nil {
+		return nil, fmt.Errorf("list namespaces: %w", err)
+	}
+	defer rows.Close()
+	out := []table.Identifier{}
+	seen := map[string]bool{}
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, fmt.Errorf("list namespaces: %w", err)
+		}
+		id := levels(name)
+		if len(id) <= len(parent) || !slices.Equal(id[:len(parent)], parent) {
+			continue
+		}
+		id = id[:len(parent)+1]
+		if !seen[join(id)] {
+			seen[join(id)] = true
+			out = append(out, id)
+		}
+	}
+	return out, rows.Err()
+}
+
+// DropNamespace removes a namespace without tables and without namespaces below it.
+func (c *Catalog) DropNamespace(ctx context.Context, namespace table.Identifier) error {
+	name := join(namespace)
+	if _, err := c.Namespace(ctx, namespace); err != nil {
+		return err
+	}
+	below := strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(name) + ".%"
+	dropped, err := c.exec(ctx, `DELETE FROM iceberg_namespace_properties WHERE catalog_name = ? AND namespace = ?
+		AND NOT EXISTS (SELECT 1 FROM iceberg_tables WHERE catalog_name = ? AND table_namespace = ?)
+		AND NOT EXISTS (SELECT 1 FROM iceberg_namespace_properties n WHERE n.catalog_name = ? AND n.namespace LIKE ? ESCAPE '\')`,
+		c.cfg.Name, name, c.cfg.Name, name, c.cfg.Name, below)
+	if err == nil && !dropped {
+		err = ErrNamespaceNotEmpty
+	}
+	if err != nil {
+		return fmt.Errorf("drop namespace %s: %w", name, err)
+	}
+	return nil
+}
+
+// SetNamespaceProperties sets and removes properties, and returns the keys of removals
+// that were not there.
+func (c *Catalog) SetNamespaceProperties(ctx context.Context, namespace table.Identifier, set iceberg.Properties, remove []string) (missing []string, err error) {
+	name := join(namespace)
+	old, err := c.Namespace(ctx, namespace)
+	if err != nil {
+		return nil, err
+	}
+	for key, value := range set {
+		if err := c.setProperty(ctx, name, key, value); err != nil {
+			return nil, err
+		}
+	}
+	for _, key := range remove {
+		if _, ok := old[key]; !ok {
+			missing = append(missing, key)
+			continue
+		}
+		if _, err := c.exec(ctx, `DELETE FROM iceberg_namespace_properties
+			WHERE catalog_name = ? AND namespace = ? AND property_key = ?`, c.cfg.Name, name, key); err != nil {
+			return nil, fmt.Errorf("remove property %s of namespace %s: %w", key, name, err)
+		}
+	}
+	return missing, nil
+}
