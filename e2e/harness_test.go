@@ -1,0 +1,413 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sr"
+)
+
+var binary string // built once by TestMain
+
+func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+
+func testMain(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "tabletopic-e2e-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	binary = filepath.Join(dir, "tabletopic")
+	build := exec.Command("go", "build", "-o", binary, "../cmd/tabletopic")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+// environment is the process environment without our own variables, so that nothing but
+// the arguments configures what is tested.
+func environment(extra ...string) []string {
+	var env []string
+	for _, kv := range os.Environ() {
+		if !strings.HasPrefix(kv, "TABLETOPIC_") {
+			env = append(env, kv)
+		}
+	}
+	return append(env, extra...)
+}
+
+// freeAddress is a loopback address whose port was free a moment ago. It stays the node's
+// own across restarts.
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// A server is one `tabletopic serve` that can be killed and started again.
+type server struct {
+	t     testing.TB
+	kafka string
+	http  string
+	data  string
+	flags []string
+	env   []string
+
+	cmd    *exec.Cmd
+	exited chan struct{} // closed when cmd has ended
+	log    *logBuffer    // all lives
+}
+
+// newServer prepares a server on a new data directory; flags are added to each start.
+func newServer(t testing.TB, flags ...string) *server {
+	t.Helper()
+	s := &server{t: t, kafka: freeAddress(t), http: freeAddress(t), data: t.TempDir(), flags: flags, log: &logBuffer{}}
+	t.Cleanup(func() {
+		s.stop()
+		if t.Failed() {
+			t.Logf("server log (end):\n%s", s.log.tail(16<<10))
+		}
+	})
+	return s
+}
+
+func startServer(t testing.TB, flags ...string) *server {
+	t.Helper()
+	s := newServer(t, flags...)
+	s.start()
+	return s
+}
+
+// start runs the binary and waits until it is ready.
+func (s *server) start() {
+	s.t.Helper()
+	if err := s.launch(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.waitReady()
+}
+
+func (s *server) launch() error {
+	args := append([]string{"serve", "--data", s.data, "--kafka", s.kafka, "--http", s.http}, s.flags...)
+	s.cmd = exec.Command(binary, args...)
+	s.cmd.Env = environment(s.env...)
+	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
+	if err := s.cmd.Start(); err != nil {
+		return err
+	}
+	exited := make(chan struct{})
+	s.exited = exited
+	cmd := s.cmd
+	go func() {
+		_ = cmd.Wait() // the exit code is read from ProcessState
+		close(exited)
+	}()
+	return nil
+}
+
+func (s *server) waitReady() {
+	s.t.Helper()
+	eventually(s.t, 60*time.Second, "server ready", func() error {
+		select {
+		case <-s.exited:
+			s.t.Fatalf("server ended with code %d:\n%s", s.cmd.ProcessState.ExitCode(), s.log.tail(8<<10))
+		default:
+		}
+		resp, err := http.Get("http://" + s.http + "/readyz")
+		if err != nil {
+			return err
+		}
+		resp.Body.Close()
+		if resp.StatusCode != 200 {
+			return errors.New(resp.Status)
+		}
+		return nil
+	})
+}
+
+// kill ends the process with SIGKILL and waits for it.
+func (s *server) kill() { s.signal(syscall.SIGKILL) }
+
+// stop ends the process with SIGTERM and waits for it; it does nothing if none runs.
+func (s *server) stop() { s.signal(syscall.SIGTERM) }
+
+func (s *server) signal(sig syscall.Signal) {
+	if s.cmd == nil {
+		return
+	}
+	_ = s.cmd.Process.Signal(sig) // gone already is as good
+	select {
+	case <-s.exited:
+	case <-time.After(90 * time.Second):
+		_ = s.cmd.Process.Kill()
+		<-s.exited
+		s.t.Errorf("server did not end within 90 s of %s", sig)
+	}
+	s.cmd = nil
+}
+
+// exitCode waits for the process to end by itself.
+func (s *server) exitCode(within time.Duration) int {
+	s.t.Helper()
+	select {
+	case <-s.exited:
+		return s.cmd.ProcessState.ExitCode()
+	case <-time.After(within):
+		s.t.Fatalf("server still runs after %s:\n%s", within, s.log.tail(8<<10))
+		return -1
+	}
+}
+
+func (s *server) registryURL() string { return "http://" + s.http }
+func (s *server) catalogURL() string  { return "http://" + s.http + "/iceberg" }
+
+func (s *server) client(opts ...kgo.Opt) *kgo.Client {
+	s.t.Helper()
+	cl, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(s.kafka)}, opts...)...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(cl.Close)
+	return cl
+}
+
+func (s *server) admin() *kadm.Client { return kadm.NewClient(s.client()) }
+
+// createTopic makes a topic, with a table whose rows are visible about lag after they came.
+func (s *server) createTopic(name string, partitions int32, lag time.Duration, more ...string) {
+	s.t.Helper()
+	config := map[string]*string{"table.topic.enable": kadm.StringPtr("true"), "table.topic.target.lag.ms": kadm.StringPtr(fmt.Sprint(lag.Milliseconds()))}
+	for i := 0; i+1 < len(more); i += 2 {
+		config[more[i]] = kadm.StringPtr(more[i+1])
+	}
+	resp, err := s.admin().CreateTopic(context.Background(), partitions, 1, config, name)
+	if err != nil {
+		s.t.Fatalf("create topic %s: %v %s", name, err, resp.ErrMessage)
+	}
+}
+
+func (s *server) registry() *sr.Client {
+	s.t.Helper()
+	cl, err := sr.NewClient(sr.URLs(s.registryURL()))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return cl
+}
+
+// cli runs the binary with args against this server and returns what it printed.
+func (s *server) cli(stdin string, args ...string) (stdout string, code int) {
+	s.t.Helper()
+	cmd := exec.Command(binary, append(args, "--bootstrap", s.kafka, "--http", s.http)...)
+	cmd.Env = environment()
+	cmd.Stdin = strings.NewReader(stdin)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	if err != nil && !errors.As(err, new(*exec.ExitError)) {
+		s.t.Fatal(err)
+	}
+	return out.String() + errs.String(), cmd.ProcessState.ExitCode()
+}
+
+// tableRows asks DuckDB's stand-in, our own API, how many rows the table of topic has.
+func (s *server) api(path string, out any) error {
+	resp, err := http.Get("http://" + s.http + path)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != 200 {
+		text, _ := io.ReadAll(resp.Body)
+		return fmt.Errorf("%s: %s: %s", path, resp.Status, text)
+	}
+	return json.NewDecoder(resp.Body).Decode(out)
+}
+
+// run executes a command of the lab or of the examples and returns its standard output.
+func run(t testing.TB, env []string, name string, args ...string) string {
+	t.Helper()
+	out, err := tryRun(env, name, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func tryRun(env []string, name string, args ...string) (string, error) {
+	cmd := exec.Command(name, args...)
+	cmd.Env = append(os.Environ(), env...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%s %s: %w\n%s%s", name, strings.Join(args, " "), err, tail(out.Bytes(), 4<<10), tail(errs.Bytes(), 4<<10))
+	}
+	return out.String(), nil
+}
+
+// eventually polls condition until it holds, and fails with its last error.
+func eventually(t testing.TB, within time.Duration, what string, condition func() error) {
+	t.Helper()
+	deadline := time.Now().Add(within)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := condition()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within %s: %v", what, within, err)
+		}
+		<-tick.C
+	}
+}
+
+// logBuffer keeps the end of what a process prints.
+type logBuffer struct {
+	mu  sync.Mutex
+	buf []byte // guarded by mu
+}
+
+const logKept = 4 << 20
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.buf = append(b.buf, p...)
+	if len(b.buf) > 2*logKept {
+		b.buf = append([]byte(nil), b.buf[len(b.buf)-logKept:]...)
+	}
+	return len(p), nil
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return string(b.buf)
+}
+
+func (b *logBuffer) tail(n int) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return string(tail(b.buf, n))
+}
+
+func tail(b []byte, n int) []byte {
+	if len(b) > n {
+		return b[len(b)-n:]
+	}
+	return b
+}
+
+// A labServer is a server of the lab: `lab start NAME`.
+type labServer struct {
+	t    testing.TB
+	args []string
+	cmd  *exec.Cmd
+	log  *logBuffer
+	url  string
+}
+
+// startLab starts a server of the lab on a free port and waits until it answers. READY on
+// its output counts if it prints that, else the open port.
+func startLab(t testing.TB, name string, args ...string) *labServer {
+	t.Helper()
+	addr := freeAddress(t)
+	_, port, _ := net.SplitHostPort(addr)
+	s := &labServer{t: t, args: append([]string{"start", name, "--port", port}, args...), log: &logBuffer{}, url: "http://" + addr}
+	if !strings.Contains(strings.Join(args, " "), "--data") {
+		s.args = append(s.args, "--data", t.TempDir())
+	}
+	s.start()
+	t.Cleanup(s.stop)
+	return s
+}
+
+func (s *labServer) start() {
+	s.t.Helper()
+	s.cmd = exec.Command("lab/lab", s.args...)
+	// The lab execs the server, but a JVM may leave children: end the whole group.
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	out, err := s.cmd.StdoutPipe()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.cmd.Stderr = s.log
+	if err := s.cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	ready := make(chan struct{})
+	go func() {
+		seen := false
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			fmt.Fprintln(s.log, lines.Text())
+			if !seen && strings.HasPrefix(lines.Text(), "READY") {
+				seen = true
+				close(ready)
+			}
+		}
+	}()
+	printsReady := s.args[1] != "versitygw"
+	eventually(s.t, 120*time.Second, strings.Join(s.args, " "), func() error {
+		if printsReady {
+			select {
+			case <-ready:
+				return nil
+			default:
+				return errors.New(s.log.tail(2 << 10))
+			}
+		}
+		c, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+		if err == nil {
+			c.Close()
+		}
+		return err
+	})
+}
+
+func (s *labServer) stop() {
+	if s.cmd == nil {
+		return
+	}
+	_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL) // gone already is as good
+	_ = s.cmd.Wait()
+	s.cmd = nil
+}
+
+// Keys of the lab's S3 server, for a node's environment.
+var s3Credentials = []string{"AWS_ACCESS_KEY_ID=testkey", "AWS_SECRET_ACCESS_KEY=testsecret", "AWS_REGION=us-east-1"}
+
+func labHome() string {
+	if home := os.Getenv("TABLETOPIC_LAB"); home != "" {
+		return home
+	}
+	return filepath.Join(os.Getenv("HOME"), ".cache", "tabletopic-lab")
+}
+
+func python() string { return filepath.Join(labHome(), "python", "venv", "bin", "python") }

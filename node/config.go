@@ -1,0 +1,161 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Config is the configuration of a node. Each field is a flag of `tabletopic serve`, a key
+// of its configuration file and an environment variable; see [Config.Fields] for the names.
+type Config struct {
+	NodeID      int
+	Data        string
+	ObjectStore string
+	Metadata    string
+	Warehouse   string
+
+	Kafka           string
+	KafkaAdvertised string
+	HTTP            string
+
+	WAL            string
+	WALLinger      time.Duration
+	WALBytes       int64
+	WALUnflushed   int64
+	LogCache       int64
+	BlockCache     int64
+	UploadBytes    int64
+	UploadInterval time.Duration
+
+	AutoCreateTopics  bool
+	DefaultPartitions int
+	MaxRequestBytes   int
+	MaxConnections    int
+
+	TableMemory       int64
+	CatalogURI        string
+	CatalogWarehouse  string
+	CatalogToken      string
+	CatalogCredential string
+	CatalogScope      string
+
+	ShutdownTimeout time.Duration
+}
+
+// A Field is one setting of [Config]: its name, where its value is, and what it means.
+type Field struct {
+	Name  string // the flag; the environment variable is TABLETOPIC_ and the name in capitals, - as _
+	Value any    // *string, *int, *int64, *bool or *time.Duration, holding the default
+	Usage string
+}
+
+// Fields sets every default in c and returns the settings in the order of the help.
+func (c *Config) Fields() []Field {
+	*c = Config{
+		NodeID: 1, Data: "./tabletopic-data", Kafka: "127.0.0.1:9092", HTTP: "127.0.0.1:8081",
+		WALLinger: 250 * time.Millisecond, WALBytes: 8 << 20, WALUnflushed: 256 << 20,
+		LogCache: 256 << 20, BlockCache: 64 << 20, UploadBytes: 64 << 20, UploadInterval: time.Minute,
+		AutoCreateTopics: true, DefaultPartitions: 1, MaxRequestBytes: 100 << 20, MaxConnections: 10_000,
+		TableMemory: 256 << 20, ShutdownTimeout: 30 * time.Second,
+	}
+	return []Field{
+		{"node-id", &c.NodeID, "id of this node, also the Kafka broker id; a second process with the same id on the same store fences the first"},
+		{"data", &c.Data, "directory for everything that has no URL of its own"},
+		{"object-store", &c.ObjectStore, "where the log lives: file:///DIR or s3://BUCKET/PREFIX?region=…&endpoint=…&path-style=true; file://DATA/objects if empty"},
+		{"metadata", &c.Metadata, "metadata database, sqlite:PATH; sqlite:DATA/metadata.db if empty"},
+		{"warehouse", &c.Warehouse, "where tables of the built-in catalog live: file:///DIR or s3://BUCKET/PREFIX; OBJECT-STORE/warehouse if empty"},
+		{"kafka", &c.Kafka, "listen address of the Kafka protocol"},
+		{"kafka-advertised", &c.KafkaAdvertised, "HOST:PORT that clients are told to connect to; the listen address if empty"},
+		{"http", &c.HTTP, "listen address of schema registry, Iceberg REST catalog, metrics and administration"},
+		{"wal", &c.WAL, "write-ahead log: s3 (objects, survives the machine) or file (in DATA, survives the process; only with a file:// object store); file with file://, else s3, if empty"},
+		{"wal-linger", &c.WALLinger, "longest wait before a write-ahead log object is written; an idle node waits about 10ms"},
+		{"wal-bytes", &c.WALBytes, "a write-ahead log object is written at this size, in bytes"},
+		{"wal-unflushed-bytes", &c.WALUnflushed, "produce waits while more than this is not durable yet, in bytes"},
+		{"log-cache-bytes", &c.LogCache, "memory for records that are not uploaded yet and for tail reads, in bytes"},
+		{"block-cache-bytes", &c.BlockCache, "memory for blocks read back from the object store, in bytes"},
+		{"upload-bytes", &c.UploadBytes, "the log cache is uploaded when this much is new, in bytes"},
+		{"upload-interval", &c.UploadInterval, "the log cache is uploaded at least this often"},
+		{"auto-create-topics", &c.AutoCreateTopics, "create a topic when a client that allows it asks for one that is missing"},
+		{"default-partitions", &c.DefaultPartitions, "partitions of a topic that is created without a number"},
+		{"max-request-bytes", &c.MaxRequestBytes, "largest Kafka request, in bytes"},
+		{"max-connections", &c.MaxConnections, "most Kafka connections at a time"},
+		{"table-memory-bytes", &c.TableMemory, "memory for rows on their way into data files, in bytes"},
+		{"catalog-uri", &c.CatalogURI, "external Iceberg REST catalog to commit to; the built-in catalog if empty"},
+		{"catalog-warehouse", &c.CatalogWarehouse, "warehouse to name to the external catalog"},
+		{"catalog-token", &c.CatalogToken, "bearer token for the external catalog"},
+		{"catalog-credential", &c.CatalogCredential, "OAuth2 CLIENT_ID:CLIENT_SECRET for the external catalog"},
+		{"catalog-scope", &c.CatalogScope, "OAuth2 scope for the external catalog"},
+		{"shutdown-timeout", &c.ShutdownTimeout, "how long SIGTERM may take to upload and close"},
+	}
+}
+
+// complete fills the settings that depend on others and refuses those that cannot work.
+func (c *Config) complete() error {
+	abs, err := filepath.Abs(c.Data)
+	if err != nil {
+		return fmt.Errorf("data %s: %w", c.Data, err)
+	}
+	c.Data = abs
+	if c.ObjectStore == "" {
+		c.ObjectStore = "file://" + filepath.Join(c.Data, "objects")
+	}
+	if c.Metadata == "" {
+		c.Metadata = "sqlite:" + filepath.Join(c.Data, "metadata.db")
+	}
+	if c.Warehouse == "" {
+		base, query, has := strings.Cut(c.ObjectStore, "?")
+		c.Warehouse = strings.TrimSuffix(base, "/") + "/warehouse"
+		if has {
+			c.Warehouse += "?" + query
+		}
+	}
+	local := strings.HasPrefix(c.ObjectStore, "file:")
+	if c.WAL == "" {
+		c.WAL = "s3"
+		if local {
+			c.WAL = "file"
+		}
+	}
+	return errors.Join(
+		c.positive(),
+		check(c.NodeID >= 0 && c.NodeID < 1<<31, "node-id %d: want 0 to 2147483647", c.NodeID),
+		check(c.WAL == "s3" || c.WAL == "file", "wal %q: want s3 or file", c.WAL),
+		check(c.WAL == "s3" || local, "wal file: a log in local files does not survive this machine, and the object store does: use wal s3 with %s", c.ObjectStore),
+		address("kafka", c.Kafka),
+		address("http", c.HTTP),
+		check(c.KafkaAdvertised == "" || address("", c.KafkaAdvertised) == nil, "kafka-advertised %q: want HOST:PORT", c.KafkaAdvertised),
+		check(c.CatalogURI == "" || strings.HasPrefix(c.CatalogURI, "http://") || strings.HasPrefix(c.CatalogURI, "https://"), "catalog-uri %q: want http:// or https://", c.CatalogURI),
+		check(c.CatalogURI != "" || c.CatalogWarehouse+c.CatalogToken+c.CatalogCredential+c.CatalogScope == "", "catalog-warehouse, -token, -credential and -scope go with catalog-uri"),
+	)
+}
+
+func (c *Config) positive() error {
+	var errs []error
+	for name, v := range map[string]int64{
+		"wal-linger": int64(c.WALLinger), "wal-bytes": c.WALBytes, "wal-unflushed-bytes": c.WALUnflushed, "log-cache-bytes": c.LogCache,
+		"block-cache-bytes": c.BlockCache, "upload-bytes": c.UploadBytes, "upload-interval": int64(c.UploadInterval),
+		"default-partitions": int64(c.DefaultPartitions), "max-request-bytes": int64(c.MaxRequestBytes), "max-connections": int64(c.MaxConnections),
+		"table-memory-bytes": c.TableMemory, "shutdown-timeout": int64(c.ShutdownTimeout),
+	} {
+		errs = append(errs, check(v > 0, "%s: want more than zero", name))
+	}
+	return errors.Join(errs...)
+}
+
+func check(ok bool, format string, args ...any) error {
+	if ok {
+		return nil
+	}
+	return fmt.Errorf(format, args...)
+}
+
+func address(name, hostport string) error {
+	if _, _, err := net.SplitHostPort(hostport); err != nil {
+		return fmt.Errorf("%s %q: want HOST:PORT", name, hostport)
+	}
+	return nil
+}
