@@ -1,0 +1,232 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"time"
+
+	"github.com/apache/iceberg-go"
+	"github.com/apache/iceberg-go/codec"
+	"github.com/apache/iceberg-go/table"
+
+	"github.com/tabletopic/tabletopic/catalog"
+	"github.com/tabletopic/tabletopic/internal/invariant"
+)
+
+var (
+	// errMoved says that the table is not where the commit begins: another commit took
+	// place. Its files are void, and the workers begin again from the table.
+	errMoved = errors.New("table moved")
+	// errReplaced says that another table has the name, or none.
+	errReplaced = errors.New("table was replaced")
+)
+
+// commit brings cm into the table, once. The order is
+//
+//	request durable   State appended it before it took answers
+//	files durable     a worker answers after its PUTs
+//	catalog           here
+//	committed         State.Done appends it after this returns
+//
+// The catalog's three outcomes are one loop: done ends it; after a conflict, or an outcome
+// that is not known, the table is loaded until it can be, and says itself whether the
+// commit is there. Data files are never written again, and never deleted here. Another
+// attempt cannot double a first one that is still on its way: each is conditional on the
+// table that it was built on.
+func (c *Coordinator) commit(ctx context.Context, cm *Commit) (snapshot int64, err error) {
+	for attempt := 0; ; attempt++ {
+		v, err := c.look()
+		if err != nil {
+			return 0, err
+		}
+		if v.own && v.position.Commit == cm.ID {
+			return snapshotOf(c.table, cm), nil
+		}
+		if !continues(v, cm) && !invariant.Off("commit-continues") {
+			return 0, fmt.Errorf("%w: commit %s begins at %v, the table is at %v", errMoved, cm.ID, offsets(cm.From), offsets(v.next))
+		}
+		change, err := c.change(v, cm)
+		if err != nil {
+			return 0, err
+		}
+		start := time.Now()
+		next, err := c.catalog.Commit(ctx, c.table, change)
+		c.metrics.commitSeconds.Observe(time.Since(start).Seconds())
+		switch {
+		case err == nil:
+			c.table = next
+			return snapshotOf(next, cm), nil
+		case errors.Is(err, catalog.ErrCommitConflict):
+			c.metrics.conflicts.Inc()
+			c.log.Info("commit conflict: another change came first; trying again on top of it", "commit_id", cm.ID, "attempt", attempt+1)
+		case errors.Is(err, catalog.ErrCommitUnknown):
+			c.metrics.unknowns.Inc()
+			c.log.Warn("commit outcome unknown: reading the table until it is", "commit_id", cm.ID, "attempt", attempt+1, "error", err)
+		default:
+			return 0, fmt.Errorf("commit %s: %w", cm.ID, err)
+		}
+		if err := c.pause(ctx, attempt); err != nil {
+			return 0, err
+		}
+		if err := c.reload(ctx); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// continues reports whether each range of cm begins where the table ends.
+func continues(v view, cm *Commit) bool {
+	for _, r := range cm.Ranges {
+		from, begun := cm.From[r.Partition]
+		at, ok := v.next[r.Partition]
+		if begun != ok || from != at {
+			return false
+		}
+	}
+	return true
+}
+
+// change is what the catalog is asked for: files, offsets and ranges as one.
+func (c *Coordinator) change(v view, cm *Commit) (catalog.Commit, error) {
+	meta := c.table.Metadata()
+	spec := meta.PartitionSpec()
+	if !spec.IsUnpartitioned() {
+		return catalog.Commit{}, fmt.Errorf("table %v is partitioned by %v, which is not supported yet: remove its partition fields", c.table.Identifier(), spec)
+	}
+	if meta.Version() < 2 {
+		return catalog.Commit{}, fmt.Errorf("table %v has format version %d: upgrade it to 2", c.table.Identifier(), meta.Version())
+	}
+	out := catalog.Commit{Snapshot: true}
+	for _, f := range cm.Files {
+		if f.Location == "" {
+			continue
+		}
+		df, err := codec.DecodeDataFile(f.DataFile, spec, meta.CurrentSchema(), meta.Version())
+		if err != nil {
+			return catalog.Commit{}, fmt.Errorf("commit %s: manifest entry of %s: %w", cm.ID, f.Location, err)
+		}
+		out.Files = append(out.Files, df)
+	}
+
+	p := Position{
+		Topic:    c.topic.ID,
+		Epoch:    c.topic.Epoch,
+		Sequence: meta.LastSequenceNumber() + 1,
+		Commit:   cm.ID,
+		Next:     maps.Clone(v.next),
+	}
+	moved := []int32{}
+	for _, r := range cm.Ranges {
+		p.Next[r.Partition] = r.End
+		moved = append(moved, r.Partition)
+	}
+	if v.rewrite {
+		moved = nil
+	}
+	out.Properties = p.properties(moved)
+	out.Properties[keyTopic] = c.topic.Name
+	out.Properties[keyProbe] = "ok"
+	s := Summary{Topic: c.topic.ID, Epoch: c.topic.Epoch, Commit: cm.ID, Ranges: cm.Ranges, gaps: cm.gaps(), accepted: v.accepted}
+	out.Summary = s.properties()
+	c.commits++
+	out.Expire = c.commits%expireEvery == 0
+	return out, nil
+}
+
+// expireEvery is how many commits go by until old snapshots and metadata are expired with one.
+const expireEvery = 16
+
+// gaps are the offsets that the log had lost before the workers read them.
+func (c *Commit) gaps() (gaps []span) {
+	for _, f := range c.Files {
+		for _, r := range f.Ranges {
+			if r.Gap > 0 {
+				gaps = append(gaps, span{r.Partition, r.Start - r.Gap, r.Start})
+			}
+		}
+	}
+	return gaps
+}
+
+// snapshotOf returns the id of the snapshot that cm became; 0 if it has expired.
+func snapshotOf(t *table.Table, cm *Commit) int64 {
+	all := t.Metadata().Snapshots()
+	for i := len(all) - 1; i >= 0; i-- {
+		if s := all[i].Summary; s != nil && s.Properties[keyCommitID] == cm.ID.String() {
+			return all[i].SnapshotID
+		}
+	}
+	return 0
+}
+
+// look reads the loaded table.
+func (c *Coordinator) look() (view, error) {
+	meta := c.table.Metadata()
+	if c.uuid != meta.TableUUID() && !invariant.Off("table-uuid") {
+		return view{}, fmt.Errorf("%w: its id was %s and is %s", errReplaced, c.uuid, meta.TableUUID())
+	}
+	v, err := look(meta, c.topic.ID, c.topic.Epoch, c.cfg.OnRewind)
+	if err != nil {
+		return view{}, err
+	}
+	if c.own && !v.own {
+		return view{}, fmt.Errorf("%w: the table belongs to another topic of the name now, id %s", ErrFenced, v.position.Topic)
+	}
+	c.own = v.own
+	return v, nil
+}
+
+// reload loads the table until it is known: an error of the catalog is waited out.
+func (c *Coordinator) reload(ctx context.Context) error {
+	for attempt := 0; ; attempt++ {
+		t, err := c.catalog.Load(ctx, c.ident)
+		switch {
+		case err == nil:
+			c.table = t
+			c.metrics.catalogUp.Set(1)
+			return nil
+		case errors.Is(err, catalog.ErrNoTable):
+			c.metrics.catalogUp.Set(1)
+			return fmt.Errorf("%w: it was dropped", errReplaced)
+		}
+		c.metrics.catalogUp.Set(0)
+		c.log.Warn("load table: trying again", "table", c.ident, "attempt", attempt+1, "error", err)
+		if err := c.pause(ctx, attempt); err != nil {
+			return err
+		}
+	}
+}
+
+// pause waits longer with each attempt, up to the configured limit.
+func (c *Coordinator) pause(ctx context.Context, attempt int) error {
+	d := min(c.cfg.MinBackoff<<min(attempt, 16), c.cfg.MaxBackoff)
+	return sleep(ctx, d/2+rand.N(d/2+1))
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// tableProperties are set when we make a table.
+func tableProperties(topic, mapping string) iceberg.Properties {
+	return iceberg.Properties{
+		"format-version":                             "2",
+		"write.parquet.compression-codec":            "zstd",
+		"write.metadata.delete-after-commit.enabled": "true",
+		"write.metadata.previous-versions-max":       "20",
+		"history.expire.max-snapshot-age-ms":         "86400000",
+		"history.expire.min-snapshots-to-keep":       "10",
+		keyTopic:                                     topic,
+		"tabletopic.mapping":                         mapping,
+	}
+}

@@ -1,0 +1,201 @@
+// Package control is the conversation between the coordinator of a topic and its workers.
+//
+// Neither calls the other: both append events to a log and read it, so that leadership,
+// whichever node holds it, reaches all parts the same way. The log is the internal topic
+// [TopicName]; a topic's events are in the partition that [Partition] tells, in order, and
+// each record's key is the topic id. [Topic] is that log on the partitions of this node,
+// [Memory] the same in memory for tests.
+//
+// The log holds no truth about a table: how far it is lies in the table itself. Losing the
+// log loses requests and answers, which are asked again, and the journal of file names,
+// whose files then stay behind unadopted.
+package control
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"hash/fnv"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// TopicName is the internal topic that carries the events.
+const TopicName = "__tabletopic_control"
+
+// Partition returns the partition of the control topic that carries the events of topic.
+func Partition(topic uuid.UUID, partitions int) int32 {
+	h := fnv.New64a()
+	h.Write(topic[:])
+	return int32(h.Sum64() % uint64(partitions))
+}
+
+// A Log carries events. It is safe for concurrent use.
+type Log interface {
+	// Append returns when the events are durable. They are in the log in their order.
+	// After an error some of them may be there.
+	Append(ctx context.Context, topic uuid.UUID, events ...Event) error
+	// Tail reads the events of topic that are appended after it returned.
+	Tail(topic uuid.UUID) (Tail, error)
+}
+
+// A Tail is read by one goroutine.
+type Tail interface {
+	// Next waits for the next event. It returns ErrLost if events were passed unread.
+	Next(ctx context.Context) (Event, error)
+	Close()
+}
+
+// ErrLost says that the log no longer holds the events that follow, so that the reader
+// must begin anew.
+var ErrLost = errors.New("control events lost")
+
+// An Event is one of the types of this file.
+type Event interface {
+	kind() kind
+	appendBody(dst []byte) []byte
+}
+
+type (
+	// Hello is what a worker says first: it knows nothing of the table yet.
+	Hello struct {
+		Worker     uuid.UUID
+		Partitions []int32
+	}
+
+	// Began is what a coordinator says first. Whatever bears a lower epoch is void, and
+	// workers say again what they wait for.
+	Began struct {
+		Epoch int32
+	}
+
+	// Table describes the table to the workers: at the beginning, after each Hello, and
+	// after each change.
+	Table struct {
+		Epoch         int32
+		UUID          uuid.UUID
+		Location      string
+		FormatVersion int
+		Spec          int
+		LastColumnID  int
+		KafkaColumn   string
+		Schema        []byte   // the current schema as Iceberg's JSON
+		Fits          []int32  // ids of writer schemas that it is known to hold
+		Next          []Offset // what the table holds; a partition that is absent has not begun
+	}
+
+	// Needed asks the coordinator for a table that holds the writer schema; id 0 asks for a
+	// table whatever its columns.
+	Needed struct {
+		Writer int32
+	}
+
+	// Refused answers Needed when the table cannot hold the schema.
+	Refused struct {
+		Epoch  int32
+		Writer int32
+		Reason string
+	}
+
+	// Pending says that a worker has read records that no commit holds.
+	Pending struct {
+		Worker uuid.UUID
+		Since  time.Time // arrival of the first
+		Full   bool      // a file has its full size: commit now
+	}
+
+	// Request asks each worker for its files. They continue at Next.
+	Request struct {
+		Epoch  int32
+		Commit uuid.UUID
+		Next   []Offset
+	}
+
+	// Answer is what a worker has for a request. The files are durable.
+	Answer struct {
+		Epoch      int32
+		Commit     uuid.UUID
+		Worker     uuid.UUID
+		Partitions []int32 // those that the worker speaks for, also without a file
+		Files      []File
+		Since      time.Time // arrival of the first record that is not in the files; zero if none
+	}
+
+	// Journal names files before they are written, and again while they wait for a commit.
+	// A file whose last entry is old and which no snapshot names is garbage.
+	Journal struct {
+		At    time.Time
+		Table uuid.UUID
+		Names []string
+	}
+
+	// Committed says what a commit added to the table.
+	Committed struct {
+		Epoch    int32
+		Commit   uuid.UUID
+		Snapshot int64
+		Next     []Offset // of the partitions that moved
+		Names    []string // files that the table now holds
+	}
+)
+
+// Offset is a position in a partition.
+type Offset struct {
+	Partition int32
+	Offset    int64
+}
+
+// File is a data file with what it covers of the log. Location is empty if the ranges have
+// no rows: dead letters, markers and aborted records only.
+type File struct {
+	Location string
+	DataFile []byte // the manifest entry, as iceberg-go's codec writes it
+	Schema   int    // id of the table schema that it was written with
+	Rows     int64
+	Bytes    int64
+	Ranges   []Range
+}
+
+// A Range is the offsets [Start, End) of a partition, of which Rows became rows and Dead
+// became dead letters. The rest are markers, aborted records and offsets that compaction removed.
+type Range struct {
+	Partition int32
+	Start     int64
+	End       int64
+	Gap       int64 // offsets before Start that the log had lost before they were read
+	Rows      int64
+	Dead      int64
+}
+
+type kind byte
+
+// The numbers are on disk.
+const (
+	kindHello kind = iota + 1
+	kindBegan
+	kindTable
+	kindNeeded
+	kindRefused
+	kindPending
+	kindRequest
+	kindAnswer
+	kindJournal
+	kindCommitted
+)
+
+func (Hello) kind() kind     { return kindHello }
+func (Began) kind() kind     { return kindBegan }
+func (Table) kind() kind     { return kindTable }
+func (Needed) kind() kind    { return kindNeeded }
+func (Refused) kind() kind   { return kindRefused }
+func (Pending) kind() kind   { return kindPending }
+func (Request) kind() kind   { return kindRequest }
+func (Answer) kind() kind    { return kindAnswer }
+func (Journal) kind() kind   { return kindJournal }
+func (Committed) kind() kind { return kindCommitted }
+
+func appendBytes[T ~string | ~[]byte](dst []byte, b T) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(b)))
+	return append(dst, b...)
+}

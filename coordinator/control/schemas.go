@@ -1,0 +1,76 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/parquetio"
+)
+
+// A WriterSchema is a schema as the registry has it.
+type WriterSchema struct {
+	Type       string   // AVRO; empty means AVRO
+	Text       string
+	References []string // texts of the schemas that it names, each after those that it names itself
+}
+
+// A Lookup reads the registry. metadata.ErrSchemaNotExist says that the id does not exist,
+// by a read that cannot be stale; any other error says that the registry cannot tell now.
+type Lookup func(ctx context.Context, id int32) (WriterSchema, error)
+
+// ErrUnusableSchema says that a schema exists and cannot become columns. No retry helps.
+var ErrUnusableSchema = errors.New("schema cannot become columns")
+
+// Schemas gives writer schemas as columns, and remembers the last 1,000: an id never
+// changes its meaning.
+type Schemas struct {
+	lookup Lookup
+
+	mu    sync.Mutex
+	known map[int32]*parquetio.ValueSchema // guarded by mu
+}
+
+// maxSchemas bounds the cache.
+const maxSchemas = 1000
+
+// NewSchemas returns a cache over lookup.
+func NewSchemas(lookup Lookup) *Schemas {
+	return &Schemas{lookup: lookup, known: map[int32]*parquetio.ValueSchema{}}
+}
+
+// Value returns schema id. Its error is metadata.ErrSchemaNotExist or ErrUnusableSchema if
+// that is certain; any other may pass.
+func (s *Schemas) Value(ctx context.Context, id int32) (*parquetio.ValueSchema, error) {
+	s.mu.Lock()
+	v := s.known[id]
+	s.mu.Unlock()
+	if v != nil {
+		return v, nil
+	}
+	w, err := s.lookup(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("schema %d: %w", id, err)
+	}
+	if w.Type != "" && w.Type != "AVRO" {
+		return nil, fmt.Errorf("schema %d: %w: type %s has no table mapping yet; use Avro", id, ErrUnusableSchema, w.Type)
+	}
+	v, err = parquetio.ParseAvro(w.Text, w.References...)
+	if err != nil {
+		return nil, fmt.Errorf("schema %d: %w: %w", id, ErrUnusableSchema, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.known) >= maxSchemas {
+		clear(s.known)
+	}
+	s.known[id] = v
+	return v, nil
+}
+
+// Certain reports whether err of Value says something that no retry changes.
+func Certain(err error) bool {
+	return errors.Is(err, metadata.ErrSchemaNotExist) || errors.Is(err, ErrUnusableSchema)
+}

@@ -1,0 +1,361 @@
+package coordinator
+
+import (
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/apache/iceberg-go"
+	"github.com/google/uuid"
+
+	"github.com/tabletopic/tabletopic/coordinator/control"
+)
+
+// What a table says of its topic. This is the contract of the table: it is what recovery,
+// `tabletopic table verify` and readers of table and tail rely on.
+//
+// Properties of the table, set in the same change as the snapshot that they describe:
+//
+//	tabletopic.topic       name of the topic, for the way back from table to topic
+//	tabletopic.state       the last data commit
+//	tabletopic.offsets.N   next offsets of the partitions 128 N to 128 N + 127
+//	tabletopic.probe       "ok" after the catalog proved that it keeps properties
+//
+// Their values are text of at most 3,500 bytes (a Hive metastore keeps 4,000), fields between
+// semicolons, the CRC-32C of the text up to and with the last semicolon at the end:
+//
+//	state    ┌───┬──────────┬───────┬──────────┬───────────┬─────┐
+//	         │ 1 │ topic id │ epoch │ sequence │ commit id │ crc │
+//	         └───┴──────────┴───────┴──────────┴───────────┴─────┘
+//	offsets  ┌───┬──────────┬──────────┬─────────────────────────┬─────┐
+//	         │ 1 │ topic id │ sequence │ next,next,…  "-": none  │ crc │
+//	         └───┴──────────┴──────────┴─────────────────────────┴─────┘
+//
+// The sequence is the sequence number of the snapshot that the change made. An offsets
+// property of another topic id than the state's is what an earlier topic of the same name
+// left, and counts for nothing.
+//
+// Summary of a data snapshot, the lists in as many properties of 3,500 bytes as they need:
+//
+//	tabletopic.topic.id    the topic's id
+//	tabletopic.epoch       the coordinator's epoch
+//	tabletopic.commit.id   the commit's id
+//	tabletopic.ranges.N    partition:start-end:rows:dead, …  what the commit covers
+//	tabletopic.gaps.N      partition:start-end, …  offsets that the log had lost before they were read
+//	tabletopic.accepted.N  partition:start-end, …  offsets whose rows a user removed by a rollback, and table.topic.on.rewind=accept
+//
+// Versions: 1, the first.
+const (
+	keyTopic    = "tabletopic.topic"
+	keyState    = "tabletopic.state"
+	keyOffsets  = "tabletopic.offsets."
+	keyProbe    = "tabletopic.probe"
+	keyTopicID  = "tabletopic.topic.id"
+	keyEpoch    = "tabletopic.epoch"
+	keyCommitID = "tabletopic.commit.id"
+	keyRanges   = "tabletopic.ranges."
+	keyGaps     = "tabletopic.gaps."
+	keyAccepted = "tabletopic.accepted."
+
+	tableVersion       = "1"
+	partitionsPerValue = 128
+	maxValue           = 3500
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// ErrCorruptTable says that the properties of a table cannot be what was written.
+var ErrCorruptTable = errors.New("corrupt table properties")
+
+// Position is how far a table is, as its properties say.
+type Position struct {
+	Topic    uuid.UUID // the incarnation of the topic
+	Epoch    int32     // of the coordinator that made the last data commit
+	Sequence int64     // sequence number of its snapshot
+	Commit   uuid.UUID
+	Next     map[int32]int64 // by partition; absent if none was begun
+}
+
+// ReadPosition returns the position of a table, and false if it never had a data commit.
+func ReadPosition(props iceberg.Properties) (Position, bool, error) {
+	state, ok := props[keyState]
+	if !ok {
+		return Position{}, false, nil
+	}
+	p, err := parseState(state)
+	if err != nil {
+		return Position{}, false, fmt.Errorf("%s: %w", keyState, err)
+	}
+	p.Next = map[int32]int64{}
+	for key, value := range props {
+		suffix, ok := strings.CutPrefix(key, keyOffsets)
+		if !ok {
+			continue
+		}
+		chunk, err := strconv.ParseInt(suffix, 10, 32)
+		if err != nil || chunk < 0 || chunk > (1<<31-1)/partitionsPerValue {
+			return Position{}, false, fmt.Errorf("%w: key %q", ErrCorruptTable, key)
+		}
+		if err := parseOffsets(value, p.Topic, int32(chunk), p.Next); err != nil {
+			return Position{}, false, fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	return p, true, nil
+}
+
+// appendState returns the value of tabletopic.state.
+func appendState(dst []byte, p Position) []byte {
+	start := len(dst)
+	dst = fmt.Appendf(dst, "%s;%s;%d;%d;%s;", tableVersion, p.Topic, p.Epoch, p.Sequence, p.Commit)
+	return appendSum(dst, start)
+}
+
+func parseState(value string) (p Position, err error) {
+	f, err := fields(value, 5)
+	if err != nil {
+		return Position{}, err
+	}
+	epoch, err1 := strconv.ParseInt(f[2], 10, 32)
+	seq, err2 := strconv.ParseInt(f[3], 10, 64)
+	topic, err3 := uuid.Parse(f[1])
+	commit, err4 := uuid.Parse(f[4])
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		return Position{}, fmt.Errorf("%w: %w", ErrCorruptTable, err)
+	}
+	return Position{Topic: topic, Epoch: int32(epoch), Sequence: seq, Commit: commit}, nil
+}
+
+// appendOffsets returns the value of tabletopic.offsets.<chunk>.
+func appendOffsets(dst []byte, p Position, chunk int32) []byte {
+	start := len(dst)
+	dst = fmt.Appendf(dst, "%s;%s;%d;", tableVersion, p.Topic, p.Sequence)
+	first := chunk * partitionsPerValue
+	last := first // the last partition of the chunk that was begun
+	for i := first; i < first+partitionsPerValue; i++ {
+		if _, ok := p.Next[i]; ok {
+			last = i
+		}
+	}
+	for i := first; i <= last; i++ {
+		if i > first {
+			dst = append(dst, ',')
+		}
+		if next, ok := p.Next[i]; ok {
+			dst = strconv.AppendInt(dst, next, 10)
+		} else {
+			dst = append(dst, '-')
+		}
+	}
+	dst = append(dst, ';')
+	return appendSum(dst, start)
+}
+
+func parseOffsets(value string, topic uuid.UUID, chunk int32, next map[int32]int64) error {
+	f, err := fields(value, 4)
+	if err != nil {
+		return err
+	}
+	if id, err := uuid.Parse(f[1]); err != nil {
+		return fmt.Errorf("%w: topic id: %w", ErrCorruptTable, err)
+	} else if id != topic {
+		return nil
+	}
+	offsets := strings.Split(f[3], ",")
+	if len(offsets) > partitionsPerValue {
+		return fmt.Errorf("%w: %d offsets", ErrCorruptTable, len(offsets))
+	}
+	for i, o := range offsets {
+		if o == "-" {
+			continue
+		}
+		v, err := strconv.ParseInt(o, 10, 64)
+		if err != nil || v < 0 {
+			return fmt.Errorf("%w: offset %q", ErrCorruptTable, o)
+		}
+		next[chunk*partitionsPerValue+int32(i)] = v
+	}
+	return nil
+}
+
+func appendSum(dst []byte, start int) []byte {
+	return fmt.Appendf(dst, "%08x", crc32.Checksum(dst[start:], castagnoli))
+}
+
+// fields checks version and checksum of a value and splits it in n fields.
+func fields(value string, n int) ([]string, error) {
+	body := strings.LastIndexByte(value, ';') + 1
+	if body == 0 {
+		return nil, fmt.Errorf("%w: no fields", ErrCorruptTable)
+	}
+	f := strings.Split(value[:body-1], ";")
+	if v, err := strconv.Atoi(f[0]); err == nil && v > 1 {
+		return nil, fmt.Errorf("version %d was written by a newer release; this one reads up to %s", v, tableVersion)
+	}
+	if want := fmt.Sprintf("%08x", crc32.Checksum([]byte(value[:body]), castagnoli)); value[body:] != want {
+		return nil, fmt.Errorf("%w: checksum %q, want %q", ErrCorruptTable, value[body:], want)
+	}
+	if f[0] != tableVersion || len(f) != n {
+		return nil, fmt.Errorf("%w: version %q with %d fields, want %d", ErrCorruptTable, f[0], len(f), n)
+	}
+	return f, nil
+}
+
+// properties returns what a commit sets so that the table says p: the state, and the
+// offsets of the chunks that hold one of the moved partitions, or all if moved is nil.
+func (p Position) properties(moved []int32) iceberg.Properties {
+	props := iceberg.Properties{keyState: string(appendState(nil, p))}
+	if moved == nil {
+		moved = slices.Collect(maps.Keys(p.Next))
+	}
+	for _, i := range moved {
+		chunk := i / partitionsPerValue
+		key := keyOffsets + strconv.Itoa(int(chunk))
+		if _, ok := props[key]; !ok {
+			props[key] = string(appendOffsets(nil, p, chunk))
+		}
+	}
+	return props
+}
+
+// A span is the offsets [start, end) of a partition.
+type span struct {
+	partition  int32
+	start, end int64
+}
+
+// Summary is what the summary of a data snapshot says.
+type Summary struct {
+	Topic    uuid.UUID
+	Epoch    int32
+	Commit   uuid.UUID
+	Ranges   []control.Range // without Gap
+	gaps     []span
+	accepted []span
+}
+
+func (s Summary) properties() iceberg.Properties {
+	props := iceberg.Properties{
+		keyTopicID:  s.Topic.String(),
+		keyEpoch:    strconv.Itoa(int(s.Epoch)),
+		keyCommitID: s.Commit.String(),
+	}
+	ranges := make([]string, len(s.Ranges))
+	for i, r := range s.Ranges {
+		ranges[i] = fmt.Sprintf("%d:%d-%d:%d:%d", r.Partition, r.Start, r.End, r.Rows, r.Dead)
+	}
+	pack(props, keyRanges, ranges)
+	pack(props, keyGaps, spanTexts(s.gaps))
+	pack(props, keyAccepted, spanTexts(s.accepted))
+	return props
+}
+
+func spanTexts(spans []span) []string {
+	out := make([]string, len(spans))
+	for i, s := range spans {
+		out[i] = fmt.Sprintf("%d:%d-%d", s.partition, s.start, s.end)
+	}
+	return out
+}
+
+// pack spreads items over properties of at most maxValue bytes.
+func pack(props iceberg.Properties, prefix string, items []string) {
+	var b strings.Builder
+	n := 0
+	for i, item := range items {
+		if b.Len() > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(item)
+		if i+1 == len(items) || b.Len()+1+len(items[i+1]) > maxValue {
+			props[prefix+strconv.Itoa(n)] = b.String()
+			b.Reset()
+			n++
+		}
+	}
+}
+
+func unpack(props iceberg.Properties, prefix string) (items []string) {
+	for n := 0; ; n++ {
+		v, ok := props[prefix+strconv.Itoa(n)]
+		if !ok {
+			return items
+		}
+		items = append(items, strings.Split(v, ",")...)
+	}
+}
+
+// ReadSummary returns what the summary of a snapshot says of the topic, and false if it is
+// not one of ours.
+func ReadSummary(props iceberg.Properties) (s Summary, ok bool, err error) {
+	if props[keyCommitID] == "" {
+		return Summary{}, false, nil
+	}
+	epoch, err1 := strconv.ParseInt(props[keyEpoch], 10, 32)
+	topic, err2 := uuid.Parse(props[keyTopicID])
+	commit, err3 := uuid.Parse(props[keyCommitID])
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return Summary{}, false, fmt.Errorf("%w: snapshot summary: %w", ErrCorruptTable, err)
+	}
+	s = Summary{Topic: topic, Epoch: int32(epoch), Commit: commit}
+	for _, item := range unpack(props, keyRanges) {
+		var r control.Range
+		if err := scan(item, "%d:%d-%d:%d:%d", &r.Partition, &r.Start, &r.End, &r.Rows, &r.Dead); err != nil {
+			return Summary{}, false, err
+		}
+		s.Ranges = append(s.Ranges, r)
+	}
+	for prefix, spans := range map[string]*[]span{keyGaps: &s.gaps, keyAccepted: &s.accepted} {
+		for _, item := range unpack(props, prefix) {
+			var v span
+			if err := scan(item, "%d:%d-%d", &v.partition, &v.start, &v.end); err != nil {
+				return Summary{}, false, err
+			}
+			*spans = append(*spans, v)
+		}
+	}
+	return s, true, nil
+}
+
+func scan(item, format string, args ...any) error {
+	var rest string
+	if n, _ := fmt.Sscanf(item, format+"%s", append(args, &rest)...); n != len(args) {
+		return fmt.Errorf("%w: snapshot summary: %q", ErrCorruptTable, item)
+	}
+	return nil
+}
+
+// DumpProperties writes what a table's properties, or a snapshot's summary, say of the
+// topic as annotated text.
+func DumpProperties(w io.Writer, props iceberg.Properties) error {
+	p, ok, err := ReadPosition(props)
+	if err != nil {
+		return err
+	}
+	if ok {
+		fmt.Fprintf(w, "table of topic %q, id %s\n", props[keyTopic], p.Topic)
+		fmt.Fprintf(w, "last commit %s, epoch %d, snapshot sequence %d\n", p.Commit, p.Epoch, p.Sequence)
+		for _, i := range slices.Sorted(maps.Keys(p.Next)) {
+			fmt.Fprintf(w, "partition %d: next offset %d\n", i, p.Next[i])
+		}
+	}
+	s, ok, err := ReadSummary(props)
+	if err != nil || !ok {
+		return err
+	}
+	fmt.Fprintf(w, "commit %s of topic id %s, epoch %d\n", s.Commit, s.Topic, s.Epoch)
+	for _, r := range s.Ranges {
+		fmt.Fprintf(w, "partition %d: offsets %d to %d, %d rows, %d dead letters\n", r.Partition, r.Start, r.End, r.Rows, r.Dead)
+	}
+	for _, g := range s.gaps {
+		fmt.Fprintf(w, "partition %d: offsets %d to %d were lost from the log before they were read\n", g.partition, g.start, g.end)
+	}
+	for _, g := range s.accepted {
+		fmt.Fprintf(w, "partition %d: offsets %d to %d were removed from the table by a rollback that was accepted\n", g.partition, g.start, g.end)
+	}
+	return nil
+}
