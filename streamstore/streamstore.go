@@ -76,6 +76,7 @@ type StreamManager interface {
 	// Streams returns the current state of the streams that node id has open, all epochs.
 	Streams(ctx context.Context, id NodeID) ([]StreamState, error)
 	// TrimStream moves the start offset forward; a start that is not ahead changes nothing.
+	// It may pass the committed end: what the WAL holds below it is then not indexed.
 	TrimStream(ctx context.Context, node Node, id StreamID, epoch, start int64) error
 	// CloseStreams releases streams whose data up to the end offset is committed.
 	CloseStreams(ctx context.Context, node Node, close []OpenRequest) error
@@ -93,10 +94,11 @@ type ObjectManager interface {
 	// repeat of a commit that happened succeeds.
 	CommitUpload(ctx context.Context, node Node, u Upload) error
 	// StreamObjects returns up to limit entries that intersect [start, end) of the stream,
-	// by offset, without gap from start on as far as data is committed.
+	// by offset, without gap from start on as far as data is committed. A start below the
+	// stream's start is refused with ErrOffsetOutOfRange.
 	StreamObjects(ctx context.Context, id StreamID, start, end int64, limit int) ([]ObjectRange, error)
 	// DeletableObjects returns up to limit objects that nothing names any more, or whose
-	// preparation expired, for at least grace.
+	// preparation expired, for at least grace; of the latter Kind and Size are not known and 0.
 	DeletableObjects(ctx context.Context, node Node, grace time.Duration, limit int) ([]ObjectRef, error)
 	// ForgetObjects removes the rows of objects that were deleted from the bucket.
 	ForgetObjects(ctx context.Context, node Node, ids []ObjectID) error

@@ -1,0 +1,323 @@
+package metadata
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/tabletopic/tabletopic/internal/invariant"
+	"github.com/tabletopic/tabletopic/streamstore"
+)
+
+var (
+	_ streamstore.StreamManager = (*Store)(nil)
+	_ streamstore.ObjectManager = (*Store)(nil)
+)
+
+// streamRow is a row of table stream. Start may lie above End, when the trim passed data
+// that only the WAL holds yet.
+type streamRow struct {
+	streamstore.StreamState
+	nodeEpoch int64
+}
+
+const selectStream = `SELECT id, epoch, start_offset, end_offset, node, node_epoch, is_open FROM stream `
+
+func scanStream(scan func(...any) error) (r streamRow, err error) {
+	err = scan(&r.ID, &r.Epoch, &r.Start, &r.End, &r.Node, &r.nodeEpoch, &r.Open)
+	return r, err
+}
+
+// streams reads and writes rows of many streams in one transaction, by statements that are
+// prepared once.
+type streams struct {
+	t    *tx
+	get  *sql.Stmt
+	stms map[string]*sql.Stmt
+}
+
+func (t *tx) streams() *streams { return &streams{t: t, stms: map[string]*sql.Stmt{}} }
+
+// close releases the statements; rolling back or committing does it too, later.
+func (r *streams) close() {
+	for _, s := range r.stms {
+		s.Close()
+	}
+}
+
+func (r *streams) stmt(query string) (*sql.Stmt, error) {
+	if s := r.stms[query]; s != nil {
+		return s, nil
+	}
+	s, err := r.t.PrepareContext(r.t.ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	r.stms[query] = s
+	return s, nil
+}
+
+func (r *streams) exec(query string, args ...any) (int64, error) {
+	s, err := r.stmt(query)
+	if err != nil {
+		return 0, err
+	}
+	res, err := s.ExecContext(r.t.ctx, args...)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+// read returns the row of a stream and locks it, or ErrStreamNotExist.
+func (r *streams) read(id streamstore.StreamID) (streamRow, error) {
+	s, err := r.stmt(selectStream + `WHERE id = $1` + r.t.s.dialect.lockRow)
+	if err != nil {
+		return streamRow{}, err
+	}
+	row, err := scanStream(s.QueryRowContext(r.t.ctx, id).Scan)
+	if errors.Is(err, sql.ErrNoRows) {
+		return row, fmt.Errorf("stream %d: %w", id, streamstore.ErrStreamNotExist)
+	}
+	return row, err
+}
+
+// change is exec of a statement that must change one row.
+func (r *streams) change(query string, args ...any) error {
+	n, err := r.exec(query, args...)
+	if err != nil {
+		return err
+	}
+	if n != 1 {
+		return fmt.Errorf("%d rows changed, want 1: %w", n, streamstore.ErrConflict)
+	}
+	return nil
+}
+
+// CreateStreams makes n closed streams with consecutive ids and epoch 0.
+func (s *Store) CreateStreams(ctx context.Context, node streamstore.Node, n int) (first streamstore.StreamID, err error) {
+	if n <= 0 {
+		return 0, fmt.Errorf("create %d streams: want at least 1", n)
+	}
+	err = s.updateAs(ctx, node, "create streams", func(t *tx) error {
+		if first, err = t.createStreams(n, streamstore.Node{}); err != nil {
+			return err
+		}
+		return t.change(ChangeStream, first)
+	})
+	return first, err
+}
+
+// createStreams makes n streams of epoch 0, open for owner unless that is zero.
+func (t *tx) createStreams(n int, owner streamstore.Node) (streamstore.StreamID, error) {
+	first, err := t.next("stream", int64(n))
+	if err != nil {
+		return 0, err
+	}
+	r := t.streams()
+	defer r.close()
+	for id := first; id < first+int64(n); id++ {
+		if _, err := r.exec(`INSERT INTO stream (id, epoch, start_offset, end_offset, node, node_epoch, is_open) VALUES ($1, 0, 0, 0, $2, $3, $4)`,
+			id, owner.ID, owner.Epoch, flag(owner.Epoch != 0)); err != nil {
+			return 0, err
+		}
+		if owner.Epoch == 0 {
+			continue
+		}
+		if err := r.putRange(streamRow{StreamState: streamstore.StreamState{ID: streamstore.StreamID(id), Node: owner.ID}}); err != nil {
+			return 0, err
+		}
+	}
+	return streamstore.StreamID(first), nil
+}
+
+// putRange says that the stream's owner writes it from its end on. An epoch in which nothing
+// was written leaves no row.
+func (r *streams) putRange(row streamRow) error {
+	_, err := r.exec(`INSERT INTO stream_range (stream, start_offset, epoch, node) VALUES ($1, $2, $3, $4)
+		ON CONFLICT (stream, start_offset) DO UPDATE SET epoch = excluded.epoch, node = excluded.node`,
+		row.ID, row.End, row.Epoch, row.Node)
+	return err
+}
+
+// OpenStreams gives the streams to node, all or none.
+func (s *Store) OpenStreams(ctx context.Context, node streamstore.Node, open []streamstore.OpenRequest) ([]streamstore.StreamState, error) {
+	if len(open) == 0 {
+		return nil, nil
+	}
+	states := make([]streamstore.StreamState, 0, len(open))
+	err := s.updateAs(ctx, node, "open streams", func(t *tx) error {
+		r := t.streams()
+		defer r.close()
+		for _, o := range open {
+			row, err := r.open(node, o)
+			if err != nil {
+				return err
+			}
+			states = append(states, row.StreamState)
+		}
+		return t.change(ChangeStream, open[0].ID)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return states, nil
+}
+
+func (r *streams) open(node streamstore.Node, o streamstore.OpenRequest) (streamRow, error) {
+	row, err := r.read(o.ID)
+	if err != nil {
+		return row, err
+	}
+	repeat := row.Open && row.Epoch == o.Epoch && row.Node == node.ID && row.nodeEpoch == node.Epoch
+	if repeat {
+		return row, nil
+	}
+	if row.Open && row.Node != node.ID && !invariant.Off("metadata-open-owner") {
+		return row, fmt.Errorf("stream %d is open by node %d, asked by node %d: %w", o.ID, row.Node, node.ID, streamstore.ErrConflict)
+	}
+	if o.Epoch <= row.Epoch && !invariant.Off("metadata-open-epoch") {
+		return row, fmt.Errorf("stream %d has epoch %d, asked %d: %w", o.ID, row.Epoch, o.Epoch, streamstore.ErrStreamFenced)
+	}
+	row.Epoch, row.Node, row.nodeEpoch, row.Open = o.Epoch, node.ID, node.Epoch, true
+	if err := r.change(`UPDATE stream SET epoch = $1, node = $2, node_epoch = $3, is_open = 1 WHERE id = $4`,
+		row.Epoch, row.Node, row.nodeEpoch, row.ID); err != nil {
+		return row, err
+	}
+	return row, r.putRange(row)
+}
+
+// Streams returns the current state of the streams that node id has open, by id.
+func (s *Store) Streams(ctx context.Context, id streamstore.NodeID) ([]streamstore.StreamState, error) {
+	states, err := s.openStreams(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("read streams of node %d: %w", id, err)
+	}
+	return states, nil
+}
+
+func (s *Store) openStreams(ctx context.Context, id streamstore.NodeID) ([]streamstore.StreamState, error) {
+	rows, err := s.readers.QueryContext(ctx, selectStream+`WHERE node = $1 AND is_open = 1 ORDER BY id`, id)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var states []streamstore.StreamState
+	for rows.Next() {
+		row, err := scanStream(rows.Scan)
+		if err != nil {
+			return nil, err
+		}
+		states = append(states, row.StreamState)
+	}
+	return states, rows.Err()
+}
+
+// TrimStream moves the start offset forward; a start that is not ahead changes nothing. It
+// may pass the committed end: what the WAL still holds below the start is then not indexed
+// when it is uploaded.
+func (s *Store) TrimStream(ctx context.Context, node streamstore.Node, id streamstore.StreamID, epoch, start int64) error {
+	return s.updateAs(ctx, node, fmt.Sprintf("trim stream %d to %d", id, start), func(t *tx) error {
+		r := t.streams()
+		defer r.close()
+		row, err := r.owned(node, streamstore.OpenRequest{ID: id, Epoch: epoch})
+		if err != nil {
+			return err
+		}
+		if start <= row.Start {
+			return nil
+		}
+		if err := r.change(`UPDATE stream SET start_offset = $1 WHERE id = $2`, start, id); err != nil {
+			return err
+		}
+		if err := t.dropRanges(id, start); err != nil {
+			return err
+		}
+		// A stream range ends where the next one starts: those that end at or below start go.
+		if _, err := t.exec(`DELETE FROM stream_range WHERE stream = $1 AND start_offset <
+			(SELECT max(start_offset) FROM stream_range WHERE stream = $1 AND start_offset <= $2)`, id, start); err != nil {
+			return err
+		}
+		return t.change(ChangeStream, id)
+	})
+}
+
+// owned reads a stream that node must have open with that epoch.
+func (r *streams) owned(node streamstore.Node, o streamstore.OpenRequest) (streamRow, error) {
+	row, err := r.read(o.ID)
+	if err != nil {
+		return row, err
+	}
+	if mine := row.Open && row.Epoch == o.Epoch && row.Node == node.ID; !mine && !invariant.Off("metadata-stream-owner") {
+		return row, fmt.Errorf("stream %d has epoch %d of node %d (open: %t), asked epoch %d of node %d: %w",
+			o.ID, row.Epoch, row.Node, row.Open, o.Epoch, node.ID, streamstore.ErrStreamFenced)
+	}
+	return row, nil
+}
+
+// CloseStreams releases streams whose data up to the end offset is committed. A stream that
+// is closed with the same epoch, or deleted, stays so.
+func (s *Store) CloseStreams(ctx context.Context, node streamstore.Node, close []streamstore.OpenRequest) error {
+	if len(close) == 0 {
+		return nil
+	}
+	return s.updateAs(ctx, node, "close streams", func(t *tx) error {
+		r := t.streams()
+		defer r.close()
+		for _, o := range close {
+			row, err := r.read(o.ID)
+			if errors.Is(err, streamstore.ErrStreamNotExist) || (err == nil && !row.Open && row.Epoch == o.Epoch) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			if _, err := r.owned(node, o); err != nil {
+				return err
+			}
+			if err := r.change(`UPDATE stream SET is_open = 0 WHERE id = $1`, o.ID); err != nil {
+				return err
+			}
+		}
+		return t.change(ChangeStream, close[0].ID)
+	})
+}
+
+// DeleteStreams removes closed or own streams; their objects become deletable. One that is
+// gone stays so.
+func (s *Store) DeleteStreams(ctx context.Context, node streamstore.Node, ids []streamstore.StreamID) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	return s.updateAs(ctx, node, "delete streams", func(t *tx) error {
+		for _, id := range ids {
+			if err := t.deleteStream(node, id); err != nil {
+				return err
+			}
+		}
+		return t.change(ChangeStream, ids[0])
+	})
+}
+
+func (t *tx) deleteStream(node streamstore.Node, id streamstore.StreamID) error {
+	r := t.streams()
+	defer r.close()
+	row, err := r.read(id)
+	if errors.Is(err, streamstore.ErrStreamNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if row.Open && row.Node != node.ID && !invariant.Off("metadata-delete-owner") {
+		return fmt.Errorf("stream %d is open by node %d: %w", id, row.Node, streamstore.ErrConflict)
+	}
+	if err := t.dropRanges(id, 1<<63-1); err != nil {
+		return err
+	}
+	if _, err := t.exec(`DELETE FROM stream_range WHERE stream = $1`, id); err != nil {
+		return err
+	}
+	return r.change(`DELETE FROM stream WHERE id = $1`, id)
+}

@@ -1,0 +1,311 @@
+package metadata
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/tabletopic/tabletopic/streamstore"
+)
+
+// streamsPerPartition counts the meta and the log stream.
+const streamsPerPartition = 2
+
+// scopeTopic is the scope of a topic's settings in table config.
+const scopeTopic = "topic"
+
+// CreateTopic makes a topic with its partitions and their streams, led by node. The streams
+// are open for node with the partitions' leader epoch, 0. An error wraps ErrTopicExists if
+// the name is taken. Name and config are not judged here.
+func (s *Store) CreateTopic(ctx context.Context, node streamstore.Node, n NewTopic) (Topic, error) {
+	if n.Name == "" || n.Partitions <= 0 {
+		return Topic{}, fmt.Errorf("create topic %q with %d partitions: want a name and at least 1", n.Name, n.Partitions)
+	}
+	id := uuid.New()
+	var topic Topic
+	err := s.updateAs(ctx, node, fmt.Sprintf("create topic %s", n.Name), func(t *tx) error {
+		rows, err := t.exec(`INSERT INTO topic (id, name, internal, created) VALUES ($1, $2, $3, $4) ON CONFLICT (name) DO NOTHING`,
+			id.String(), n.Name, flag(n.Internal), s.now().UnixMilli())
+		if err != nil {
+			return err
+		}
+		if rows == 0 {
+			return ErrTopicExists
+		}
+		if err := t.addPartitions(node, id, 0, n.Partitions); err != nil {
+			return err
+		}
+		for k, v := range n.Config {
+			if err := t.setConfig(id, k, v); err != nil {
+				return err
+			}
+		}
+		topic, err = t.topicChanged(id)
+		return err
+	})
+	return topic, err
+}
+
+// addPartitions makes the partitions [from, to) of a topic.
+func (t *tx) addPartitions(node streamstore.Node, id uuid.UUID, from, to int) error {
+	first, err := t.createStreams(streamsPerPartition*(to-from), node)
+	if err != nil {
+		return err
+	}
+	r := t.streams()
+	defer r.close()
+	for i := from; i < to; i++ {
+		if _, err := r.exec(`INSERT INTO topic_partition (topic, idx, leader, leader_epoch, meta_stream, log_stream) VALUES ($1, $2, $3, 0, $4, $5)`,
+			id.String(), i, node.ID, first, first+1); err != nil {
+			return err
+		}
+		first += streamsPerPartition
+	}
+	return nil
+}
+
+func (t *tx) setConfig(id uuid.UUID, key, value string) error {
+	_, err := t.exec(`INSERT INTO config (scope, name, key, value) VALUES ($1, $2, $3, $4)
+		ON CONFLICT (scope, name, key) DO UPDATE SET value = excluded.value`, scopeTopic, id.String(), key, value)
+	return err
+}
+
+// topicChanged leaves the entry in the change log and returns the topic as it is now.
+func (t *tx) topicChanged(id uuid.UUID) (Topic, error) {
+	if err := t.change(ChangeTopic, id); err != nil {
+		return Topic{}, err
+	}
+	topics, err := readTopics(t.ctx, t, id.String())
+	if err != nil {
+		return Topic{}, err
+	}
+	if len(topics) != 1 {
+		return Topic{}, fmt.Errorf("topic %s: %d rows", id, len(topics))
+	}
+	return topics[0], nil
+}
+
+// DeleteTopic removes a topic with its streams, which must be closed or node's own. A topic
+// that is gone is ErrTopicNotExist.
+func (s *Store) DeleteTopic(ctx context.Context, node streamstore.Node, id uuid.UUID) error {
+	return s.updateAs(ctx, node, fmt.Sprintf("delete topic %s", id), func(t *tx) error {
+		topics, err := readTopics(ctx, t, id.String())
+		if err != nil {
+			return err
+		}
+		if len(topics) == 0 {
+			return ErrTopicNotExist
+		}
+		for _, p := range topics[0].Partitions {
+			for _, stream := range []streamstore.StreamID{p.Meta, p.Log} {
+				if err := t.deleteStream(node, stream); err != nil {
+					return err
+				}
+			}
+		}
+		for _, q := range []string{
+			`DELETE FROM topic_partition WHERE topic = $1`,
+			`DELETE FROM config WHERE scope = '` + scopeTopic + `' AND name = $1`,
+			`DELETE FROM topic WHERE id = $1`,
+		} {
+			if _, err := t.exec(q, id.String()); err != nil {
+				return err
+			}
+		}
+		return t.change(ChangeTopic, id)
+	})
+}
+
+// CreatePartitions raises the number of a topic's partitions to count; the new ones are led
+// by node. A topic that has so many already is returned as it is; fewer is an error.
+func (s *Store) CreatePartitions(ctx context.Context, node streamstore.Node, name string, count int) (Topic, error) {
+	var topic Topic
+	err := s.updateAs(ctx, node, fmt.Sprintf("create partitions of topic %s", name), func(t *tx) error {
+		id, err := t.topicID(name)
+		if err != nil {
+			return err
+		}
+		var have int
+		if err := t.QueryRowContext(ctx, `SELECT count(*) FROM topic_partition WHERE topic = $1`, id.String()).Scan(&have); err != nil {
+			return err
+		}
+		if count < have || count > math.MaxInt32 {
+			return fmt.Errorf("the topic has %d partitions, cannot make it %d", have, count)
+		}
+		if count > have {
+			if err := t.addPartitions(node, id, have, count); err != nil {
+				return err
+			}
+		}
+		topic, err = t.topicChanged(id)
+		return err
+	})
+	return topic, err
+}
+
+// AlterTopicConfig sets and removes settings of a topic. Removing one that is not set
+// changes nothing.
+func (s *Store) AlterTopicConfig(ctx context.Context, node streamstore.Node, name string, set map[string]string, remove []string) (Topic, error) {
+	var topic Topic
+	err := s.updateAs(ctx, node, fmt.Sprintf("alter config of topic %s", name), func(t *tx) error {
+		id, err := t.topicID(name)
+		if err != nil {
+			return err
+		}
+		for k, v := range set {
+			if err := t.setConfig(id, k, v); err != nil {
+				return err
+			}
+		}
+		for _, k := range remove {
+			if _, err := t.exec(`DELETE FROM config WHERE scope = $1 AND name = $2 AND key = $3`, scopeTopic, id.String(), k); err != nil {
+				return err
+			}
+		}
+		topic, err = t.topicChanged(id)
+		return err
+	})
+	return topic, err
+}
+
+func (t *tx) topicID(name string) (uuid.UUID, error) {
+	var id string
+	err := t.QueryRowContext(t.ctx, `SELECT id FROM topic WHERE name = $1`+t.s.dialect.lockRow, name).Scan(&id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return uuid.UUID{}, ErrTopicNotExist
+	}
+	if err != nil {
+		return uuid.UUID{}, err
+	}
+	return uuid.Parse(id)
+}
+
+// Topics returns all topics by name.
+func (s *Store) Topics(ctx context.Context) ([]Topic, error) {
+	// One transaction, for topics, partitions and settings of one moment. It must not wait
+	// for writers, as one of kind IMMEDIATE would.
+	t, err := s.readers.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return nil, fmt.Errorf("read topics: %w", err)
+	}
+	defer t.Rollback()
+	topics, err := readTopics(ctx, t, "")
+	if err != nil {
+		return nil, fmt.Errorf("read topics: %w", err)
+	}
+	return topics, nil
+}
+
+// TakePartitions raises the leader epoch of every partition that node leads and returns
+// their topics, by name, with all partitions. It is called at the start of a life, before
+// the streams are opened with the new epochs.
+func (s *Store) TakePartitions(ctx context.Context, node streamstore.Node) ([]Topic, error) {
+	var mine []Topic
+	err := s.updateAs(ctx, node, fmt.Sprintf("take partitions of node %d", node.ID), func(t *tx) error {
+		n, err := t.exec(`UPDATE topic_partition SET leader_epoch = leader_epoch + 1 WHERE leader = $1`, node.ID)
+		if err != nil || n == 0 {
+			return err
+		}
+		topics, err := readTopics(ctx, t, "")
+		if err != nil {
+			return err
+		}
+		for _, topic := range topics {
+			for _, p := range topic.Partitions {
+				if p.Leader == node.ID {
+					mine = append(mine, topic)
+					break
+				}
+			}
+		}
+		return t.change(ChangeNode, node.ID)
+	})
+	return mine, err
+}
+
+// AllocateProducerIDs reserves n consecutive producer ids, which are never given again.
+func (s *Store) AllocateProducerIDs(ctx context.Context, node streamstore.Node, n int) (first int64, err error) {
+	if n <= 0 {
+		return 0, fmt.Errorf("allocate %d producer ids: want at least 1", n)
+	}
+	err = s.updateAs(ctx, node, "allocate producer ids", func(t *tx) error {
+		first, err = t.next("producer", int64(n))
+		return err
+	})
+	return first, err
+}
+
+type queryer interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// readTopics reads the topic with that id, or all if it is empty, by name.
+func readTopics(ctx context.Context, q queryer, id string) ([]Topic, error) {
+	var topics []Topic
+	index := map[string]int{}
+	err := eachRow(ctx, q, func(rows *sql.Rows) error {
+		var key string
+		var created int64
+		var t Topic
+		if err := rows.Scan(&key, &t.Name, &t.Internal, &created); err != nil {
+			return err
+		}
+		var err error
+		if t.ID, err = uuid.Parse(key); err != nil {
+			return fmt.Errorf("topic %s: %w", t.Name, err)
+		}
+		t.Created, t.Config = time.UnixMilli(created), map[string]string{}
+		index[key] = len(topics)
+		topics = append(topics, t)
+		return nil
+	}, `SELECT id, name, internal, created FROM topic WHERE $1 = '' OR id = $1 ORDER BY name`, id)
+	if err != nil {
+		return nil, err
+	}
+	err = eachRow(ctx, q, func(rows *sql.Rows) error {
+		var key string
+		var p Partition
+		if err := rows.Scan(&key, &p.Index, &p.Leader, &p.LeaderEpoch, &p.Meta, &p.Log); err != nil {
+			return err
+		}
+		i, ok := index[key]
+		if !ok || int(p.Index) != len(topics[i].Partitions) {
+			return fmt.Errorf("partition %d of topic %s has no place", p.Index, key)
+		}
+		topics[i].Partitions = append(topics[i].Partitions, p)
+		return nil
+	}, `SELECT topic, idx, leader, leader_epoch, meta_stream, log_stream FROM topic_partition WHERE $1 = '' OR topic = $1 ORDER BY topic, idx`, id)
+	if err != nil {
+		return nil, err
+	}
+	err = eachRow(ctx, q, func(rows *sql.Rows) error {
+		var key, k, v string
+		if err := rows.Scan(&key, &k, &v); err != nil {
+			return err
+		}
+		if i, ok := index[key]; ok {
+			topics[i].Config[k] = v
+		}
+		return nil
+	}, `SELECT name, key, value FROM config WHERE scope = '`+scopeTopic+`' AND ($1 = '' OR name = $1)`, id)
+	return topics, err
+}
+
+func eachRow(ctx context.Context, q queryer, fn func(*sql.Rows) error, query string, args ...any) error {
+	rows, err := q.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := fn(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
