@@ -1,0 +1,141 @@
+package objectstore
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+)
+
+// Op is a kind of request, also the word for it in metrics.
+type Op string
+
+// The kinds of requests. A multipart upload is one OpMultipart to begin, one for each
+// part, and one to complete or abort.
+const (
+	OpPut         Op = "put"
+	OpPutIfAbsent Op = "put_if_absent"
+	OpMultipart   Op = "multipart"
+	OpGet         Op = "get"
+	OpList        Op = "list"
+	OpDelete      Op = "delete"
+)
+
+// Request is what an Observer learns of one request.
+type Request struct {
+	Op       Op
+	Key      string // the first of several; of a List the prefix
+	Sent     int64  // bytes of the body
+	Received int64  // bytes of the object read
+	Duration time.Duration
+	Err      error // as the store gave it: of an attempt that is tried again too
+}
+
+// An Observer is told of requests when they end, from many goroutines.
+type Observer interface {
+	ObserveRequest(Request)
+}
+
+// Observe returns b with its requests reported to o. Of S3 each HTTP request counts, those
+// of retries and multipart uploads included; elsewhere each call does, and each begun
+// thousand keys of a Delete.
+func Observe(b Bucket, o Observer) Bucket {
+	switch b := b.(type) {
+	case *S3:
+		return b.observed(o)
+	case *prefixed:
+		return &prefixed{b: Observe(b.b, o), prefix: b.prefix}
+	}
+	return &observed{b: b, o: o}
+}
+
+type observed struct {
+	b Bucket
+	o Observer
+}
+
+func (w *observed) Put(ctx context.Context, key string, body ...[]byte) error {
+	begin := time.Now()
+	err := w.b.Put(ctx, key, body...)
+	w.o.ObserveRequest(Request{Op: OpPut, Key: key, Sent: bodySize(body), Duration: time.Since(begin), Err: err})
+	return err
+}
+
+func (w *observed) PutIfAbsent(ctx context.Context, key string, body ...[]byte) error {
+	begin := time.Now()
+	err := w.b.PutIfAbsent(ctx, key, body...)
+	w.o.ObserveRequest(Request{Op: OpPutIfAbsent, Key: key, Sent: bodySize(body), Duration: time.Since(begin), Err: err})
+	return err
+}
+
+func (w *observed) Get(ctx context.Context, key string, off, n int64) ([]byte, error) {
+	begin := time.Now()
+	data, err := w.b.Get(ctx, key, off, n)
+	w.o.ObserveRequest(Request{Op: OpGet, Key: key, Received: int64(len(data)), Duration: time.Since(begin), Err: err})
+	return data, err
+}
+
+func (w *observed) List(ctx context.Context, prefix, after string) ([]Object, error) {
+	begin := time.Now()
+	page, err := w.b.List(ctx, prefix, after)
+	w.o.ObserveRequest(Request{Op: OpList, Key: prefix, Duration: time.Since(begin), Err: err})
+	return page, err
+}
+
+func (w *observed) Delete(ctx context.Context, keys ...string) error {
+	begin := time.Now()
+	err := w.b.Delete(ctx, keys...)
+	for i := 0; i < len(keys); i += PageKeys {
+		w.o.ObserveRequest(Request{Op: OpDelete, Key: keys[i], Duration: time.Since(begin), Err: err})
+	}
+	return err
+}
+
+func (w *observed) Location(key string) string { return Location(w.b, key) }
+
+// Counter is an Observer that counts. Its zero value is ready.
+type Counter struct {
+	put, putIfAbsent, multipart, get, list, delete atomic.Int64
+	sent, received, failed                         atomic.Int64
+}
+
+// ObserveRequest implements Observer.
+func (c *Counter) ObserveRequest(r Request) {
+	c.of(r.Op).Add(1)
+	c.sent.Add(r.Sent)
+	c.received.Add(r.Received)
+	if r.Err != nil {
+		c.failed.Add(1)
+	}
+}
+
+func (c *Counter) of(op Op) *atomic.Int64 {
+	switch op {
+	case OpPut:
+		return &c.put
+	case OpPutIfAbsent:
+		return &c.putIfAbsent
+	case OpMultipart:
+		return &c.multipart
+	case OpGet:
+		return &c.get
+	case OpList:
+		return &c.list
+	default:
+		return &c.delete
+	}
+}
+
+// Count is the number of requests of one kind, failed ones included.
+func (c *Counter) Count(op Op) int64 { return c.of(op).Load() }
+
+// Requests is the number of requests of all kinds.
+func (c *Counter) Requests() int64 {
+	return c.put.Load() + c.putIfAbsent.Load() + c.multipart.Load() + c.get.Load() + c.list.Load() + c.delete.Load()
+}
+
+// Sent is the number of body bytes in Puts, Received that of object bytes in Gets.
+func (c *Counter) Sent() int64     { return c.sent.Load() }
+func (c *Counter) Received() int64 { return c.received.Load() }
+
+// Failed is the number of requests that ended in an error, ErrNotFound and ErrExists included.
+func (c *Counter) Failed() int64 { return c.failed.Load() }
