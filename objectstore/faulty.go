@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 )
@@ -261,7 +262,11 @@ func (f *Faulty) List(ctx context.Context, prefix, after string) (page []Object,
 
 // Delete implements Bucket.
 func (f *Faulty) Delete(ctx context.Context, keys ...string) error {
-	return f.do(ctx, OpDelete, keys, func(*rand.Rand, Faults) error { return f.b.Delete(ctx, keys...) })
+	err := f.do(ctx, OpDelete, keys, func(*rand.Rand, Faults) error { return f.b.Delete(ctx, keys...) })
+	if _, ok := errors.AsType[*DeleteError](err); err != nil && !ok && checkKeys(keys) == nil {
+		return &DeleteError{Keys: slices.Clone(keys), Err: err}
+	}
+	return err
 }
 
 // Location is that of the store below.

@@ -136,13 +136,20 @@ func (m *Memory) Delete(ctx context.Context, keys ...string) error {
 
 // checkDelete refuses a Delete as a whole.
 func checkDelete(ctx context.Context, keys []string) error {
+	if err := checkKeys(keys); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil && len(keys) > 0 {
+		return &DeleteError{Keys: slices.Clone(keys), Err: err}
+	}
+	return nil
+}
+
+func checkKeys(keys []string) error {
 	for _, key := range keys {
 		if err := CheckKey(key); err != nil {
 			return fmt.Errorf("delete: %w", err)
 		}
-	}
-	if err := ctx.Err(); err != nil && len(keys) > 0 {
-		return &DeleteError{Keys: slices.Clone(keys), Err: err}
 	}
 	return nil
 }
