@@ -16,10 +16,10 @@ import (
 	"github.com/tabletopic/tabletopic/objectstore"
 )
 
-// A Locator finds the bucket and key of a location such as s3://bucket/key or
-// file:///absolute/path, without percent decoding.
+// A Locator, such as *objectstore.Locator, finds the bucket and key of a location: s3://bucket/key or
+// file:///absolute/path (Iceberg Java writes file:/absolute/path), without percent decoding.
 type Locator interface {
-	Locate(location string) (objectstore.Bucket, string, error)
+	Resolve(ctx context.Context, location string) (objectstore.Bucket, string, error)
 }
 
 // IO is iceberg-go's file system over the buckets of a Locator. Files become visible
@@ -39,7 +39,7 @@ func FS(locator Locator) func(context.Context) (icebergio.IO, error) {
 
 // ReadFile returns the content of a file.
 func (f *IO) ReadFile(location string) ([]byte, error) {
-	bucket, key, err := f.locator.Locate(location)
+	bucket, key, err := f.locator.Resolve(f.ctx, location)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func (f *IO) ReadFile(location string) ([]byte, error) {
 // WriteFile creates a file. One of the same content is taken for our own, made by an
 // attempt whose answer was lost; any other is an error that wraps fs.ErrExist.
 func (f *IO) WriteFile(location string, content []byte) error {
-	bucket, key, err := f.locator.Locate(location)
+	bucket, key, err := f.locator.Resolve(f.ctx, location)
 	if err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func (f *IO) Open(location string) (icebergio.File, error) {
 		}
 		return &file{io: f, location: location, size: int64(len(data)), reader: bytes.NewReader(data)}, nil
 	}
-	bucket, key, err := f.locator.Locate(location)
+	bucket, key, err := f.locator.Resolve(f.ctx, location)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func (f *IO) Open(location string) (icebergio.File, error) {
 
 // Create returns a writer whose Close makes the file.
 func (f *IO) Create(location string) (icebergio.FileWriter, error) {
-	if _, _, err := f.locator.Locate(location); err != nil {
+	if _, _, err := f.locator.Resolve(f.ctx, location); err != nil {
 		return nil, err
 	}
 	return &fileWriter{io: f, location: location}, nil
@@ -111,7 +111,7 @@ func (f *IO) DeleteFiles(ctx context.Context, locations []string) ([]string, err
 	var errs []error
 	buckets := map[objectstore.Bucket]map[string]string{} // location by key
 	for _, location := range locations {
-		bucket, key, err := f.locator.Locate(location)
+		bucket, key, err := f.locator.Resolve(f.ctx, location)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -140,7 +140,7 @@ func (f *IO) DeleteFiles(ctx context.Context, locations []string) ([]string, err
 
 // Empty reports whether there is no file below a location.
 func (f *IO) Empty(location string) (bool, error) {
-	bucket, key, err := f.locator.Locate(strings.TrimSuffix(location, "/"))
+	bucket, key, err := f.locator.Resolve(f.ctx, strings.TrimSuffix(location, "/"))
 	if err != nil {
 		return false, err
 	}

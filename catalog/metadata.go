@@ -44,7 +44,8 @@ func NewMetadata(schema *iceberg.Schema, location string, properties iceberg.Pro
 	if err != nil {
 		return nil, err
 	}
-	// AddSchema writes the id into the schema that it gets.
+	// The builder writes ids into the schema that it gets.
+	unsorted := table.UnsortedSortOrder
 	own := iceberg.NewSchemaWithIdentifiers(0, schema.IdentifierFieldIDs, schema.Fields()...)
 	for _, step := range []func() error{
 		func() error { return builder.SetUUID(uuid.New()) },
@@ -52,7 +53,7 @@ func NewMetadata(schema *iceberg.Schema, location string, properties iceberg.Pro
 		func() error { return builder.SetCurrentSchemaID(-1) },
 		func() error { return builder.AddPartitionSpec(iceberg.UnpartitionedSpec, true) },
 		func() error { return builder.SetDefaultSpecID(-1) },
-		func() error { return builder.AddSortOrder(&table.SortOrder{}) },
+		func() error { return builder.AddSortOrder(&unsorted) },
 		func() error { return builder.SetDefaultSortOrderID(-1) },
 		func() error { return builder.SetLoc(location) },
 		func() error { return builder.SetProperties(rest) },

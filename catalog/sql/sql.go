@@ -77,7 +77,7 @@ func Open(ctx context.Context, db *sql.DB, locator catalog.Locator, cfg Config) 
 		cfg.Name = "tabletopic"
 	}
 	cfg.Warehouse = strings.TrimRight(cfg.Warehouse, "/")
-	if _, _, err := locator.Locate(cfg.Warehouse + "/t"); err != nil {
+	if _, _, err := locator.Resolve(ctx, cfg.Warehouse+"/t"); err != nil {
 		return nil, fmt.Errorf("warehouse %q: %w", cfg.Warehouse, err)
 	}
 	for _, statement := range layout {
