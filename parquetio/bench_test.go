@@ -1,0 +1,179 @@
+package parquetio
+
+import (
+	"testing"
+	"time"
+
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/apache/arrow-go/v18/parquet"
+	"github.com/apache/arrow-go/v18/parquet/compress"
+	"github.com/apache/arrow-go/v18/parquet/pqarrow"
+	"github.com/hamba/avro/v2"
+
+	"github.com/tabletopic/tabletopic/internal/clickstream"
+)
+
+const benchRows = 200_000
+
+var benchStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func benchPayloads() (payloads [][]byte, size int64) {
+	g, e := clickstream.NewGenerator(1, benchStart), clickstream.Event{}
+	var buf []byte
+	for range benchRows {
+		g.Next(&e)
+		at := len(buf)
+		buf = clickstream.AppendAvro(buf, &e)
+		payloads = append(payloads, buf[at:len(buf):len(buf)])
+	}
+	return payloads, int64(len(buf))
+}
+
+func report(b *testing.B, size int64, file int64) {
+	rows := float64(b.N) * benchRows
+	b.ReportMetric(rows/b.Elapsed().Seconds(), "rows/s")
+	b.ReportMetric(float64(b.N)*float64(size)/1e6/b.Elapsed().Seconds(), "MB/s")
+	b.ReportMetric(float64(file)/benchRows, "fileB/row")
+}
+
+// The way of this package: decode into raw buffers, tuned Parquet.
+func BenchmarkConvert(b *testing.B) {
+	payloads, size := benchPayloads()
+	r := newRig(b, clickstream.Schema)
+	b.ReportAllocs()
+	var file int64
+	for b.Loop() {
+		w, err := NewWriter(r.table, WriterConfig{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		for i, p := range payloads {
+			if err := r.builder.Append(r.decoder, p, RecordMeta{Partition: 1, Offset: int64(i), Timestamp: 1767225600000 + int64(i/10)}); err != nil {
+				b.Fatal(err)
+			}
+			if r.builder.Rows() == 50_000 {
+				batch, _ := r.builder.Finish()
+				if err := w.Write(batch); err != nil {
+					b.Fatal(err)
+				}
+				batch.Release()
+			}
+		}
+		f, err := w.Close()
+		if err != nil {
+			b.Fatal(err)
+		}
+		file = f.Size
+	}
+	report(b, size, file)
+}
+
+func BenchmarkDecode(b *testing.B) {
+	payloads, size := benchPayloads()
+	r := newRig(b, clickstream.Schema)
+	b.ReportAllocs()
+	for b.Loop() {
+		for i, p := range payloads {
+			if err := r.builder.Append(r.decoder, p, RecordMeta{Partition: 1, Offset: int64(i), Timestamp: 1767225600000}); err != nil {
+				b.Fatal(err)
+			}
+		}
+		batch, _ := r.builder.Finish()
+		batch.Release()
+	}
+	report(b, size, 0)
+}
+
+// The plain way, for comparison: maps, Arrow builders, defaults of arrow-go with zstd.
+func BenchmarkConvertPlainWay(b *testing.B) {
+	payloads, size := benchPayloads()
+	schema := avro.MustParse(clickstream.Schema)
+	arrowSchema := arrow.NewSchema([]arrow.Field{
+		{Name: "event_id", Type: arrow.PrimitiveTypes.Int64, Nullable: true},
+		{Name: "event_time", Type: arrow.FixedWidthTypes.Timestamp_us, Nullable: true},
+		{Name: "user_id", Type: arrow.PrimitiveTypes.Int64, Nullable: true},
+		{Name: "session_id", Type: arrow.BinaryTypes.String, Nullable: true},
+		{Name: "event_type", Type: arrow.BinaryTypes.String, Nullable: true},
+		{Name: "url", Type: arrow.BinaryTypes.String, Nullable: true},
+		{Name: "referrer", Type: arrow.BinaryTypes.String, Nullable: true},
+		{Name: "duration_ms", Type: arrow.PrimitiveTypes.Int32, Nullable: true},
+		{Name: "price", Type: arrow.PrimitiveTypes.Float64, Nullable: true},
+		{Name: "device", Type: arrow.StructOf(
+			arrow.Field{Name: "os", Type: arrow.BinaryTypes.String, Nullable: true},
+			arrow.Field{Name: "browser", Type: arrow.BinaryTypes.String, Nullable: true},
+			arrow.Field{Name: "mobile", Type: arrow.FixedWidthTypes.Boolean, Nullable: true}), Nullable: true},
+		{Name: "properties", Type: arrow.MapOf(arrow.BinaryTypes.String, arrow.BinaryTypes.String), Nullable: true},
+		{Name: "_partition", Type: arrow.PrimitiveTypes.Int32, Nullable: true},
+		{Name: "_offset", Type: arrow.PrimitiveTypes.Int64, Nullable: true},
+		{Name: "_timestamp", Type: arrow.FixedWidthTypes.Timestamp_us, Nullable: true},
+	}, nil)
+	b.ReportAllocs()
+	var file int64
+	for b.Loop() {
+		var out chunks
+		w, err := pqarrow.NewFileWriter(arrowSchema, &out, parquet.NewWriterProperties(parquet.WithCompression(compress.Codecs.Zstd)), pqarrow.DefaultWriterProps())
+		if err != nil {
+			b.Fatal(err)
+		}
+		rb := array.NewRecordBuilder(memory.DefaultAllocator, arrowSchema)
+		for i, p := range payloads {
+			var m map[string]any
+			if err := avro.Unmarshal(schema, p, &m); err != nil {
+				b.Fatal(err)
+			}
+			plainAppend(rb, m, i)
+			if (i+1)%50_000 == 0 {
+				batch := rb.NewRecordBatch()
+				if err := w.WriteBuffered(batch); err != nil {
+					b.Fatal(err)
+				}
+				batch.Release()
+			}
+		}
+		if err := w.Close(); err != nil {
+			b.Fatal(err)
+		}
+		file = out.size
+	}
+	report(b, size, file)
+}
+
+func plainAppend(rb *array.RecordBuilder, m map[string]any, offset int) {
+	str := func(i int, v any) {
+		if s, ok := v.(string); ok {
+			rb.Field(i).(*array.StringBuilder).Append(s)
+		} else {
+			rb.Field(i).AppendNull()
+		}
+	}
+	rb.Field(0).(*array.Int64Builder).Append(m["event_id"].(int64))
+	rb.Field(1).(*array.TimestampBuilder).Append(arrow.Timestamp(m["event_time"].(time.Time).UnixMicro()))
+	rb.Field(2).(*array.Int64Builder).Append(m["user_id"].(int64))
+	str(3, m["session_id"])
+	str(4, m["event_type"])
+	str(5, m["url"])
+	str(6, m["referrer"])
+	rb.Field(7).(*array.Int32Builder).Append(int32(m["duration_ms"].(int)))
+	if v, ok := m["price"].(float64); ok {
+		rb.Field(8).(*array.Float64Builder).Append(v)
+	} else {
+		rb.Field(8).AppendNull()
+	}
+	device := m["device"].(map[string]any)
+	s := rb.Field(9).(*array.StructBuilder)
+	s.Append(true)
+	s.FieldBuilder(0).(*array.StringBuilder).Append(device["os"].(string))
+	s.FieldBuilder(1).(*array.StringBuilder).Append(device["browser"].(string))
+	s.FieldBuilder(2).(*array.BooleanBuilder).Append(device["mobile"].(bool))
+	mb := rb.Field(10).(*array.MapBuilder)
+	mb.Append(true)
+	for k, v := range m["properties"].(map[string]any) {
+		mb.KeyBuilder().(*array.StringBuilder).Append(k)
+		mb.ItemBuilder().(*array.StringBuilder).Append(v.(string))
+	}
+	rb.Field(11).(*array.Int32Builder).Append(1)
+	rb.Field(12).(*array.Int64Builder).Append(int64(offset))
+	rb.Field(13).(*array.TimestampBuilder).Append(arrow.Timestamp(1767225600000000))
+}

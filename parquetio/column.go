@@ -1,0 +1,236 @@
+package parquetio
+
+import (
+	"fmt"
+	"math/bits"
+
+	"github.com/apache/iceberg-go"
+)
+
+type columnKind uint8
+
+const (
+	columnBit     columnKind = iota // boolean
+	column4                         // int, float, date
+	column8                         // long, double, time, timestamp
+	columnFixed                     // fixed, uuid, decimal: width bytes each
+	columnBytes                     // string, binary
+	columnStruct                    // no buffer but validity
+	columnList                      // one kid
+	columnMap                       // two kids
+	columnUnknown                   // a type that no writer schema maps to: always null
+)
+
+// A column is the raw buffers of one field of the table, inner ones included. Columns lie
+// in one slice in pre-order: those inside of the column at i are i+1 to end-1.
+type column struct {
+	kind  columnKind
+	width int   // of columnFixed
+	kids  []int // of struct, list and map
+	end   int
+
+	path     string
+	name     string
+	typ      iceberg.Type
+	required bool
+	id       int
+
+	// n values, of which nulls are null. valid is empty as long as nulls is 0.
+	n, nulls int
+	valid    []byte
+
+	i32     []int32
+	i64     []int64
+	data    []byte  // bits, fixed or variable bytes
+	offsets []int32 // n+1 of them, into data or the kid
+}
+
+// layout returns the empty columns of a table and the index of each top-level one.
+func layout(table *iceberg.Schema) (cols []column, top []int) {
+	for _, f := range table.Fields() {
+		top = append(top, len(cols))
+		cols = addColumn(cols, "", f.Name, f.ID, f.Type, f.Required)
+	}
+	return cols, top
+}
+
+func addColumn(cols []column, parent, name string, id int, t iceberg.Type, required bool) []column {
+	at, path := len(cols), join(parent, name)
+	cols = append(cols, column{path: path, name: name, typ: t, required: required, id: id})
+	var kids []int
+	add := func(name string, id int, t iceberg.Type, required bool) {
+		kids = append(kids, len(cols))
+		cols = addColumn(cols, path, name, id, t, required)
+	}
+	kind, width := columnUnknown, 0
+	switch t := t.(type) {
+	case *iceberg.StructType:
+		kind = columnStruct
+		for _, f := range t.FieldList {
+			add(f.Name, f.ID, f.Type, f.Required)
+		}
+	case *iceberg.ListType:
+		kind = columnList
+		add("element", t.ElementID, t.Element, t.ElementRequired)
+	case *iceberg.MapType:
+		kind = columnMap
+		add("key", t.KeyID, t.KeyType, true)
+		add("value", t.ValueID, t.ValueType, t.ValueRequired)
+	case iceberg.BooleanType:
+		kind = columnBit
+	case iceberg.Int32Type, iceberg.Float32Type, iceberg.DateType:
+		kind = column4
+	case iceberg.Int64Type, iceberg.Float64Type, iceberg.TimeType, iceberg.TimestampType, iceberg.TimestampTzType,
+		iceberg.TimestampNsType, iceberg.TimestampTzNsType:
+		kind = column8
+	case iceberg.StringType, iceberg.BinaryType:
+		kind = columnBytes
+	case iceberg.UUIDType:
+		kind, width = columnFixed, 16
+	case iceberg.DecimalType:
+		kind, width = columnFixed, 16
+	case iceberg.FixedType:
+		kind, width = columnFixed, t.Len()
+	}
+	c := &cols[at]
+	c.kind, c.width, c.kids, c.end = kind, width, kids, len(cols)
+	return cols
+}
+
+// reset empties the column with room for what it held before.
+func (c *column) reset() {
+	c.n, c.nulls, c.valid = 0, 0, nil
+	c.i32 = make([]int32, 0, roomier(len(c.i32)))
+	c.i64 = make([]int64, 0, roomier(len(c.i64)))
+	c.data = make([]byte, 0, roomier(len(c.data)))
+	c.offsets = nil
+	if c.kind == columnBytes || c.kind == columnList || c.kind == columnMap {
+		c.offsets = append(make([]int32, 0, roomier(len(c.offsets))), 0)
+	}
+}
+
+func roomier(n int) int { return n + n/16 }
+
+// present counts a value that the caller has put into the buffers.
+func (c *column) present() {
+	if c.nulls != 0 {
+		c.valid = setBit(c.valid, c.n)
+	}
+	c.n++
+}
+
+// absent counts a null. The caller has put a placeholder into the buffers.
+func (c *column) absent() {
+	if c.required {
+		// Only below a null of an outer struct, which hides it.
+		c.present()
+		return
+	}
+	if c.nulls == 0 {
+		c.valid = allOnes(c.valid[:0], c.n)
+	}
+	c.nulls++
+	if c.n&7 == 0 {
+		c.valid = append(c.valid, 0)
+	}
+	c.n++
+}
+
+// setBit appends a one as bit n to a bitmap of n bits.
+func setBit(b []byte, n int) []byte {
+	if n&7 == 0 {
+		return append(b, 1)
+	}
+	b[n>>3] |= 1 << (n & 7)
+	return b
+}
+
+func allOnes(b []byte, n int) []byte {
+	for range n >> 3 {
+		b = append(b, 0xff)
+	}
+	if rest := n & 7; rest != 0 {
+		b = append(b, 1<<rest-1)
+	}
+	return b
+}
+
+// truncate cuts the column at index i of cols, and what lies inside it, down to n values.
+// The column may have fewer, if its last row was not finished.
+func truncate(cols []column, i, n int) {
+	c := &cols[i]
+	if c.n > n {
+		if c.nulls != 0 {
+			for j := n; j < c.n; j++ {
+				if c.valid[j>>3]&(1<<(j&7)) == 0 {
+					c.nulls--
+				}
+			}
+			c.valid = cutBits(c.valid, n)
+		}
+		c.n = n
+	}
+	switch c.kind {
+	case columnBit:
+		c.data = cutBits(c.data, c.n)
+	case column4:
+		c.i32 = c.i32[:c.n]
+	case column8:
+		c.i64 = c.i64[:c.n]
+	case columnFixed:
+		c.data = c.data[:c.n*c.width]
+	case columnBytes:
+		c.offsets = c.offsets[:c.n+1]
+		c.data = c.data[:c.offsets[c.n]]
+	case columnStruct:
+		for _, k := range c.kids {
+			truncate(cols, k, n)
+		}
+	case columnList, columnMap:
+		c.offsets = c.offsets[:c.n+1]
+		for _, k := range c.kids {
+			truncate(cols, k, int(c.offsets[c.n]))
+		}
+	}
+}
+
+// cutBits cuts a bitmap to n bits and clears those above in the last byte.
+func cutBits(b []byte, n int) []byte {
+	b = b[:(n+7)>>3]
+	if rest := n & 7; rest != 0 {
+		b[len(b)-1] &= 1<<rest - 1
+	}
+	return b
+}
+
+// bytes returns the size of what the column holds.
+func (c *column) bytes() int {
+	return len(c.valid) + 4*len(c.i32) + 8*len(c.i64) + len(c.data) + 4*len(c.offsets)
+}
+
+// check returns an error if the counts of the columns do not agree, for tests.
+func check(cols []column, i, n int) error {
+	c := &cols[i]
+	if c.n != n {
+		return fmt.Errorf("column %s has %d values, want %d", c.path, c.n, n)
+	}
+	if c.nulls > 0 {
+		ones := 0
+		for _, b := range c.valid {
+			ones += bits.OnesCount8(b)
+		}
+		if len(c.valid) != (n+7)/8 || ones != n-c.nulls {
+			return fmt.Errorf("column %s: bitmap of %d bytes with %d ones, for %d values and %d nulls", c.path, len(c.valid), ones, n, c.nulls)
+		}
+	}
+	switch c.kind {
+	case columnList, columnMap:
+		n = int(c.offsets[n])
+	}
+	for _, k := range c.kids {
+		if err := check(cols, k, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,302 @@
+package parquetio
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/apache/iceberg-go"
+)
+
+type opcode uint8
+
+const (
+	opNothing         opcode = iota // a field that has no column and no bytes
+	opNull                          // a column that the writer lacks
+	opBoolean                       //
+	opInt                           // int, date
+	opIntToLong                     //
+	opLong                          // long, timestamp-micros
+	opFloat                         //
+	opFloatToDouble                 //
+	opDouble                        //
+	opBytes                         //
+	opString                        //
+	opEnum                          //
+	opFixed                         // fixed, uuid
+	opFixedZero                     // fixed(0) as empty binary
+	opTimeMillis                    //
+	opTimeMicros                    //
+	opTimeNanos                     //
+	opTimestampMillis               //
+	opTimestampNanos                //
+	opZoned                         // text with an offset
+	opDecimalBytes                  //
+	opDecimalFixed                  //
+	opUUID                          // from text
+	opJSON                          // any value, as JSON text
+	opStruct                        // its fields follow in the program
+	opPresent                       // the marker of a record without fields
+	opList                          // its item follows in the program
+	opMap                           // its value follows in the program
+)
+
+type unionShape uint8
+
+const (
+	noUnion unionShape = iota
+	nullFirst
+	nullSecond
+	oneBranch
+)
+
+// An instruction reads one value of the writer into one column. What it holds follows it,
+// up to end.
+type instruction struct {
+	op    opcode
+	union unionShape
+	col   int
+	end   int
+	// of lists and maps
+	key     int // column of the keys
+	minSize int // of an item, in bytes
+	cells   int // values that an item puts into columns
+	// of fixed and decimal
+	size  int
+	limit [2]uint64 // high and low word: 10^precision
+	node  *node
+}
+
+// A Decoder is the program for one pair of writer schema and table schema. It is safe for
+// concurrent use.
+type Decoder struct {
+	table   *iceberg.Schema
+	program []instruction
+}
+
+// Compile builds the decoder of records written with v into rows of table. Columns that the
+// writer lacks become null. It is an error if table does not hold v: see [Evolve].
+func Compile(v *ValueSchema, table *iceberg.Schema, kafkaColumn string) (*Decoder, error) {
+	_, changed, err := Evolve(table, table.HighestFieldID(), v, kafkaColumn)
+	if err != nil {
+		return nil, err
+	}
+	if changed {
+		return nil, fmt.Errorf("compile decoder: the table lacks columns or widths that the writer schema needs: evolve the table first")
+	}
+	c := compiler{kafka: kafkaColumn}
+	c.cols, c.top = layout(table)
+	c.fields(v.root, c.top)
+	return &Decoder{table: table, program: c.program}, c.err
+}
+
+type compiler struct {
+	kafka   string
+	cols    []column
+	top     []int
+	program []instruction
+	err     error
+}
+
+func (c *compiler) fail(col int, format string, args ...any) {
+	if c.err == nil {
+		c.err = fmt.Errorf("compile decoder: column %s: %w", c.cols[col].path, fmt.Errorf(format, args...))
+	}
+}
+
+// fields emits the fields of a record into the columns kids, which hold them all.
+func (c *compiler) fields(record *node, kids []int) {
+	have := make([]iceberg.NestedField, len(kids))
+	for i, k := range kids {
+		have[i].Name = c.cols[k].name
+	}
+	want := make([]iceberg.NestedField, len(record.fields))
+	for i, f := range record.fields {
+		want[i].Name = f.name
+	}
+	written := make(map[int]bool, len(kids))
+	for _, f := range record.fields {
+		if m := matchField(have, want, f.name); m != nil {
+			for i := range have {
+				if m == &have[i] {
+					written[kids[i]] = true
+					c.value(f.node, kids[i])
+				}
+			}
+			continue
+		}
+		if f.node.kind == wireUnion {
+			// Always null, and still a byte.
+			c.program = append(c.program, instruction{op: opNothing, union: oneBranch, col: -1, end: len(c.program) + 1, node: f.node})
+		}
+	}
+	for _, k := range kids {
+		if written[k] || c.cols[k].path == c.cols[k].name && isKafka(c.kafka, c.cols[k].name) {
+			continue
+		}
+		if len(record.fields) == 0 && c.cols[k].name == PresentField && c.cols[k].kind == columnBit {
+			c.program = append(c.program, instruction{op: opPresent, col: k, end: len(c.program) + 1})
+			continue
+		}
+		if c.cols[k].required {
+			c.fail(k, "is required, and the writer lacks it")
+		}
+		c.program = append(c.program, instruction{op: opNull, col: k, end: len(c.program) + 1})
+	}
+}
+
+// isKafka reports whether name, of a top-level column, is that of the Kafka column.
+func isKafka(kafkaColumn, name string) bool {
+	return kafkaColumn != "" && strings.EqualFold(kafkaColumn, name)
+}
+
+// value emits one value of n into column col.
+func (c *compiler) value(n *node, col int) {
+	if c.err != nil {
+		return
+	}
+	at := len(c.program)
+	in := instruction{col: col, node: n}
+	if n.kind == wireUnion {
+		if value, null := n.single(); value != nil {
+			switch {
+			case len(n.branches) == 1:
+				in.union = oneBranch
+			case null == 0:
+				in.union = nullFirst
+			default:
+				in.union = nullSecond
+			}
+			n = value
+			in.node = value
+		}
+	}
+	column := &c.cols[col]
+	c.program = append(c.program, in)
+	op := opNothing
+	switch t := column.typ.(type) {
+	case *iceberg.StructType:
+		if n.kind == wireRecord {
+			op = opStruct
+			c.fields(n, column.kids)
+		}
+	case *iceberg.ListType:
+		if n.kind == wireArray {
+			op = opList
+			c.value(n.item, column.kids[0])
+			c.items(at, n, column.kids[0])
+		}
+	case *iceberg.MapType:
+		if n.kind == wireMap {
+			op = opMap
+			c.program[at].key = column.kids[0]
+			c.value(n.item, column.kids[1])
+			c.items(at, n, column.kids[1])
+		}
+	case iceberg.DecimalType:
+		if n.logical == logicalDecimal && n.scale == t.Scale() {
+			op = opDecimalBytes
+			if n.kind == wireFixed {
+				op = opDecimalFixed
+			}
+			c.program[at].limit = powerOfTen(t.Precision())
+		}
+	default:
+		op = primitiveOp(n, t)
+	}
+	if n.kind == wireNull {
+		op = opNull
+	}
+	if op == opNothing {
+		c.fail(col, "is %s, which does not hold the writer's value", column.typ)
+	}
+	c.program[at].op = op
+	c.program[at].size = n.size
+	c.program[at].end = len(c.program)
+}
+
+func (c *compiler) items(at int, n *node, col int) {
+	in := &c.program[at]
+	in.minSize = n.item.minSize(16)
+	if n.kind == wireMap {
+		in.minSize++
+	}
+	in.cells = c.cols[col].end - col
+}
+
+func primitiveOp(n *node, t iceberg.Type) opcode {
+	switch t.(type) {
+	case iceberg.BooleanType:
+		if n.kind == wireBoolean {
+			return opBoolean
+		}
+	case iceberg.Int32Type:
+		if n.kind == wireInt && n.logical == logicalNone {
+			return opInt
+		}
+	case iceberg.DateType:
+		if n.logical == logicalDate {
+			return opInt
+		}
+	case iceberg.Int64Type:
+		switch {
+		case n.logical != logicalNone:
+		case n.kind == wireInt:
+			return opIntToLong
+		case n.kind == wireLong:
+			return opLong
+		}
+	case iceberg.Float32Type:
+		if n.kind == wireFloat {
+			return opFloat
+		}
+	case iceberg.Float64Type:
+		switch n.kind {
+		case wireFloat:
+			return opFloatToDouble
+		case wireDouble:
+			return opDouble
+		}
+	case iceberg.TimeType, iceberg.TimestampType, iceberg.TimestampTzType:
+		if !t.Equals(n.primitiveType()) {
+			return opNothing
+		}
+		return timeOps[n.logical]
+	case iceberg.UUIDType:
+		switch {
+		case n.logical != logicalUUID:
+		case n.kind == wireFixed:
+			return opFixed
+		default:
+			return opUUID
+		}
+	case iceberg.FixedType:
+		if n.kind == wireFixed && t.Equals(n.primitiveType()) {
+			return opFixed
+		}
+	case iceberg.BinaryType:
+		switch {
+		case n.logical != logicalNone:
+		case n.kind == wireBytes:
+			return opBytes
+		case n.kind == wireFixed && n.size == 0:
+			return opFixedZero
+		}
+	case iceberg.StringType:
+		switch {
+		case n.kind == wireString && n.logical == logicalNone:
+			return opString
+		case n.kind == wireEnum:
+			return opEnum
+		case n.kind == wireUnion, n.kind == wireRecord:
+			return opJSON
+		}
+	}
+	return opNothing
+}
+
+var timeOps = map[logical]opcode{
+	logicalTimeMillis: opTimeMillis, logicalTimeMicros: opTimeMicros, logicalTimeNanos: opTimeNanos,
+	logicalTimestampMillis: opTimestampMillis, logicalTimestampMicros: opLong, logicalTimestampNanos: opTimestampNanos,
+	logicalLocalMillis: opTimestampMillis, logicalLocalMicros: opLong, logicalLocalNanos: opTimestampNanos,
+	logicalZoned: opZoned,
+}

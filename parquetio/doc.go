@@ -1,0 +1,81 @@
+// Package parquetio turns the records of a topic into the Parquet files of an Iceberg
+// table.
+//
+// The one idea: nothing is built per record. A writer schema and a table schema are
+// compiled once into a short program ([Compile]); [Builder.Append] runs it over the bytes
+// of each record and appends to raw column buffers, which become Arrow arrays without a
+// copy ([Builder.Finish]), which a [Writer] encodes into one Parquet file in memory.
+//
+//	writer schema ─▶ ParseAvro ─▶ TableSchema / Evolve ─▶ Iceberg schema
+//	                     │                                   │
+//	                     └────────────── Compile ◀───────────┘
+//	                                        │
+//	record bytes ─▶ Builder.Append ─▶ Builder.Finish ─▶ Writer.Write ─▶ Writer.Close ─▶ File
+//
+// Promises: a record that cannot be decoded leaves no trace in the builder, and its error
+// names the byte and the field. An explicit null is NULL, whatever default a schema
+// states. Values are the same in every time zone of the process. [Evolve] gives the same
+// field ids for the same inputs. A hostile record costs memory in proportion to its own
+// size, up to a stated number of values.
+//
+// # Type mapping, version 1
+//
+// Avro 1.12, section "Complex Types" and "Logical Types", to Iceberg spec, "Schemas and
+// Data Types":
+//
+//	boolean                          boolean
+//	int, long, float, double         int, long, float, double
+//	bytes, fixed(n)                  binary, fixed[n]; fixed(0) binary
+//	string, enum                     string
+//	record                           struct; without fields: struct<_present boolean>, always true
+//	array, map                       list, map<string, …>
+//	null                             no column; as array item or map value: string, always null
+//	[null, T], [T, null]             T, optional
+//	[T]                              T
+//	union of two or more types       string: the value as JSON
+//	a record inside itself           string: the inner value as JSON
+//	date                             date
+//	time-millis, -micros             time
+//	timestamp-millis, -micros        timestamptz; timestamp if adjust-to-utc is false
+//	timestamp-nanos                  timestamptz, rounded down to the microsecond
+//	local-timestamp-*                timestamp, likewise
+//	decimal(p ≤ 38, s)               decimal(p, s)
+//	uuid (string, fixed(16))         uuid
+//	duration, and any other name     the base type
+//
+// A logical type is also taken from the field (as a sibling of "type"), and from the
+// "connect.name" of type or field: io.debezium.time.{Date, Time, MicroTime, NanoTime} are
+// date and time; io.debezium.time.{Timestamp, MicroTimestamp, NanoTimestamp} are wall
+// clock, so timestamp; io.debezium.time.ZonedTimestamp (text) is timestamptz;
+// org.apache.kafka.connect.data.{Date, Time, Timestamp, Decimal} are date, time,
+// timestamptz and decimal. A logical type that does not fit its base type is ignored, as
+// Avro demands.
+//
+// A schema whose root is no record, a union included, makes the single column "value".
+//
+// JSON values: numbers, strings, booleans, arrays and objects as themselves; bytes and
+// fixed in base64; date, time and timestamp in ISO 8601; decimal as a string; not-a-number
+// and infinities as the strings NaN, Infinity, -Infinity. Where a union has two or more
+// branches besides null, a record is wrapped in an object whose one key is the full name
+// of the record, so that its type is not lost.
+//
+// Names are kept as they are. Columns are matched by exact name, then without regard to
+// case; two fields of one record that differ by case alone are refused, because half of
+// the engines cannot tell them apart.
+//
+// # What is refused in a record
+//
+// Data that ends early, bytes left over, an int or an enum or union index out of range, a
+// boolean that is neither 0 nor 1, text that is not UTF-8, a negative length, a block whose
+// size is not that of its items, a time outside one day, a timestamp that does not fit
+// microseconds in 64 bits, a decimal wider than its column, more than [MaxValues] values
+// in lists and maps.
+package parquetio
+
+// MappingVersion is the version of the type mapping above, kept as a property of each
+// table that follows it.
+const MappingVersion = 1
+
+// MaxValues bounds what one record may put into the lists and maps of its columns, counted
+// over all columns below them.
+const MaxValues = 1 << 24

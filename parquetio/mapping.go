@@ -1,0 +1,181 @@
+package parquetio
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/apache/iceberg-go"
+)
+
+// PresentField is the one field of a struct that stands for a record without fields.
+const PresentField = "_present"
+
+// rootColumn holds the value of a schema whose root is no record.
+const rootColumn = "value"
+
+// ValueSchema is a writer schema as columns.
+type ValueSchema struct {
+	// Fields are the columns, with ids assigned from 1 as in a new table. A field is
+	// required if the writer cannot write null.
+	Fields []iceberg.NestedField
+
+	root *node
+}
+
+// ParseAvro maps an Avro schema to columns. References are the texts of the schemas that it
+// names, each after those that it names itself. The error names the field and the reason.
+func ParseAvro(schema string, references ...string) (*ValueSchema, error) {
+	root, err := parseAvro(schema, references)
+	if err != nil {
+		return nil, err
+	}
+	if root.kind != wireRecord {
+		root = &node{kind: wireRecord, fields: []nodeField{{rootColumn, root}}}
+	}
+	m := mapper{open: map[*node]bool{}}
+	fields, err := m.fields(root, "")
+	if err != nil {
+		return nil, err
+	}
+	id := 0
+	return &ValueSchema{Fields: assignIDs(fields, &id), root: root}, nil
+}
+
+// mapper walks a wire graph and unfolds it into column types, without ids.
+type mapper struct {
+	open    map[*node]bool // records that the walk is inside of
+	depth   int
+	columns int
+}
+
+func (m *mapper) fields(record *node, path string) ([]iceberg.NestedField, error) {
+	m.open[record] = true
+	defer delete(m.open, record)
+	folded := make(map[string]string, len(record.fields))
+	var out []iceberg.NestedField
+	for _, f := range record.fields {
+		at := join(path, f.name)
+		key := strings.ToLower(f.name)
+		if other, ok := folded[key]; ok {
+			return nil, fmt.Errorf("field %s: differs from field %s by case alone, which engines cannot tell apart: rename one", at, other)
+		}
+		folded[key] = at
+		t, required, err := m.typeOf(f.node, at)
+		if err != nil {
+			return nil, err
+		}
+		if t != nil {
+			out = append(out, iceberg.NestedField{Name: f.name, Type: t, Required: required})
+		}
+	}
+	return out, nil
+}
+
+// typeOf returns the column type of n, and nil if n is always null.
+func (m *mapper) typeOf(n *node, path string) (t iceberg.Type, required bool, err error) {
+	if m.columns++; m.columns > maxColumns {
+		return nil, false, fmt.Errorf("field %s: more than %d columns, inner ones counted", path, maxColumns)
+	}
+	if m.depth++; m.depth > maxColumnDepth {
+		return nil, false, fmt.Errorf("field %s: columns nested deeper than %d", path, maxColumnDepth)
+	}
+	defer func() { m.depth-- }()
+	switch n.kind {
+	case wireNull:
+		return nil, false, nil
+	case wireUnion:
+		value, null := n.single()
+		if value == nil {
+			return iceberg.PrimitiveTypes.String, !n.nullable(), nil
+		}
+		t, required, err = m.typeOf(value, path)
+		return t, required && null < 0, err
+	case wireRecord:
+		if m.open[n] {
+			return iceberg.PrimitiveTypes.String, true, nil
+		}
+		fields, err := m.fields(n, path)
+		if err != nil {
+			return nil, false, err
+		}
+		if len(fields) == 0 {
+			fields = []iceberg.NestedField{{Name: PresentField, Type: iceberg.PrimitiveTypes.Bool, Required: true}}
+		}
+		return &iceberg.StructType{FieldList: fields}, true, nil
+	case wireArray:
+		item, required, err := m.itemType(n.item, join(path, "element"))
+		if err != nil {
+			return nil, false, err
+		}
+		return &iceberg.ListType{Element: item, ElementRequired: required}, true, nil
+	case wireMap:
+		value, required, err := m.itemType(n.item, join(path, "value"))
+		if err != nil {
+			return nil, false, err
+		}
+		return &iceberg.MapType{KeyType: iceberg.PrimitiveTypes.String, ValueType: value, ValueRequired: required}, true, nil
+	}
+	return n.primitiveType(), true, nil
+}
+
+// itemType is typeOf for what a list or map holds, which must have some type.
+func (m *mapper) itemType(n *node, path string) (iceberg.Type, bool, error) {
+	t, required, err := m.typeOf(n, path)
+	if err == nil && t == nil {
+		t = iceberg.PrimitiveTypes.String
+	}
+	return t, required, err
+}
+
+func (n *node) nullable() bool {
+	for _, b := range n.branches {
+		if b.kind == wireNull {
+			return true
+		}
+	}
+	return false
+}
+
+func (n *node) primitiveType() iceberg.Type {
+	switch n.logical {
+	case logicalDate:
+		return iceberg.PrimitiveTypes.Date
+	case logicalTimeMillis, logicalTimeMicros, logicalTimeNanos:
+		return iceberg.PrimitiveTypes.Time
+	case logicalTimestampMillis, logicalTimestampMicros, logicalTimestampNanos, logicalZoned:
+		return iceberg.PrimitiveTypes.TimestampTz
+	case logicalLocalMillis, logicalLocalMicros, logicalLocalNanos:
+		return iceberg.PrimitiveTypes.Timestamp
+	case logicalDecimal:
+		return iceberg.DecimalTypeOf(n.precision, n.scale)
+	case logicalUUID:
+		return iceberg.PrimitiveTypes.UUID
+	}
+	switch n.kind {
+	case wireBoolean:
+		return iceberg.PrimitiveTypes.Bool
+	case wireInt:
+		return iceberg.PrimitiveTypes.Int32
+	case wireLong:
+		return iceberg.PrimitiveTypes.Int64
+	case wireFloat:
+		return iceberg.PrimitiveTypes.Float32
+	case wireDouble:
+		return iceberg.PrimitiveTypes.Float64
+	case wireFixed:
+		if n.size > 0 {
+			return iceberg.FixedTypeOf(n.size)
+		}
+		return iceberg.PrimitiveTypes.Binary
+	case wireBytes:
+		return iceberg.PrimitiveTypes.Binary
+	}
+	return iceberg.PrimitiveTypes.String
+}
+
+func join(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}
