@@ -445,7 +445,8 @@ func (d *Dir) removeEmpty(dir string) {
 	}
 	d.names.Lock()
 	defer d.names.Unlock()
-	for ; dir != d.root && d.fs.Remove(dir) == nil; dir = d.fs.PathDir(dir) {
+	// What is no directory may be the object that a deleted key would have been below.
+	for ; dir != d.root && d.isDir(dir) && d.fs.Remove(dir) == nil; dir = d.fs.PathDir(dir) {
 		d.mu.Lock()
 		delete(d.synced, dir)
 		d.mu.Unlock()

@@ -204,7 +204,8 @@ func retryable(op Op, err error) bool {
 		}
 		return true // no answer, or one that cannot be read
 	case http.StatusConflict:
-		return op == OpPutIfAbsent
+		// Stores name the race differently; but these two, of stores in a file system, stay.
+		return op == OpPutIfAbsent && code(err) != "ObjectParentIsFile" && code(err) != "ExistingObjectIsDirectory"
 	case http.StatusRequestTimeout, http.StatusTooManyRequests:
 		return true
 	case http.StatusNotImplemented:
