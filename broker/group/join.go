@@ -1,0 +1,472 @@
+package group
+
+import (
+	"bytes"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/tabletopic/tabletopic/internal/shard"
+)
+
+// A Client is who sent a request.
+type Client struct {
+	ID   string // as it names itself
+	Host string
+}
+
+// answer is a step that only answers t.
+func answer(t shard.Ticket, resp any) shard.Step {
+	return shard.Step{Answers: []shard.Answer{{To: t, Value: resp}}}
+}
+
+// Join handles JoinGroup. newID becomes the id of a member that has none yet.
+func (s *State) Join(now time.Time, t shard.Ticket, req *kmsg.JoinGroupRequest, client Client, newID string) shard.Step {
+	resp := req.ResponseKind().(*kmsg.JoinGroupResponse)
+	resp.MemberID = req.MemberID
+	refuse := func(err *kerr.Error) shard.Step {
+		resp.ErrorCode, resp.Generation = err.Code, -1
+		return answer(t, resp)
+	}
+	if err := s.checkJoin(req); err != nil {
+		return refuse(err)
+	}
+	g := s.group(req.Group)
+	instance := deref(req.InstanceID)
+	var step shard.Step
+	id := req.MemberID
+	switch {
+	case id == "" && instance != "":
+		id = newID
+		if old, taken := g.static[instance]; taken {
+			return s.replaceStatic(g, g.members[old], id, now, t, req, resp, client)
+		}
+	case id == "" && req.Version >= 4: // KIP-394: a member first learns its id
+		g.pending[newID] = now.Add(millis(req.SessionTimeoutMillis))
+		s.wakeBy(g.pending[newID])
+		resp.MemberID = newID
+		return refuse(kerr.MemberIDRequired)
+	case id == "":
+		id = newID
+	case instance != "":
+		if current, known := g.static[instance]; !known {
+			return refuse(kerr.UnknownMemberID)
+		} else if current != id {
+			return refuse(kerr.FencedInstanceID)
+		}
+	}
+	resp.MemberID = id
+	m := g.members[id]
+	_, waiting := g.pending[id]
+	if m == nil && req.MemberID != "" && !waiting {
+		return refuse(kerr.UnknownMemberID)
+	}
+	if m == nil && len(g.members) >= s.cfg.MaxSize {
+		return refuse(kerr.GroupMaxSizeReached)
+	}
+	if m != nil && g.phase != preparing && !g.changed(m, req) && (g.phase == completing || m.id != g.leader) {
+		g.fillJoin(m, resp) // a repeat whose answer was lost
+		m.expires = now.Add(m.session)
+		return answer(t, resp)
+	}
+	delete(g.pending, id)
+	if m == nil {
+		g.joined++
+		m = &member{id: id, instance: instance, order: g.joined}
+		g.members[id] = m
+		if instance != "" {
+			g.static[instance] = id
+		}
+	}
+	m.update(req, client)
+	m.expires = now.Add(m.session)
+	if m.join != 0 { // the same member asked again, on another connection
+		m.joinResp.ErrorCode = kerr.UnknownMemberID.Code
+		step.Answers = append(step.Answers, shard.Answer{To: m.join, Value: m.joinResp})
+	}
+	m.join, m.joinResp = t, resp
+	g.protocolType = req.ProtocolType
+	if g.phase != preparing {
+		s.rebalance(g, now, &step)
+	}
+	s.tryCompleteJoin(g, now, &step)
+	return step
+}
+
+func (s *State) checkJoin(req *kmsg.JoinGroupRequest) *kerr.Error {
+	session := millis(req.SessionTimeoutMillis)
+	if session < s.cfg.MinSession || session > s.cfg.MaxSession {
+		return kerr.InvalidSessionTimeout
+	}
+	if req.ProtocolType == "" || len(req.Protocols) == 0 {
+		return kerr.InconsistentGroupProtocol
+	}
+	g := s.groups[req.Group]
+	if g == nil || len(g.members) == 0 {
+		if req.MemberID != "" && (g == nil || g.pending[req.MemberID].IsZero()) {
+			return kerr.UnknownMemberID
+		}
+		return nil
+	}
+	if g.protocolType != req.ProtocolType || !g.supports(req) {
+		return kerr.InconsistentGroupProtocol
+	}
+	return nil
+}
+
+// supports tells whether some protocol of req is one that every other member has.
+func (g *group) supports(req *kmsg.JoinGroupRequest) bool {
+	for _, p := range req.Protocols {
+		all := true
+		for _, m := range g.members {
+			if m.id != req.MemberID && (m.instance == "" || m.instance != deref(req.InstanceID)) {
+				all = all && slices.ContainsFunc(m.protocols, func(q kmsg.JoinGroupRequestProtocol) bool { return q.Name == p.Name })
+			}
+		}
+		if all {
+			return true
+		}
+	}
+	return false
+}
+
+func (g *group) changed(m *member, req *kmsg.JoinGroupRequest) bool {
+	return !slices.EqualFunc(m.protocols, req.Protocols, func(a, b kmsg.JoinGroupRequestProtocol) bool {
+		return a.Name == b.Name && bytes.Equal(a.Metadata, b.Metadata)
+	})
+}
+
+func (m *member) update(req *kmsg.JoinGroupRequest, client Client) {
+	m.clientID, m.clientHost = client.ID, client.Host
+	m.session, m.rebalance = millis(req.SessionTimeoutMillis), millis(req.RebalanceTimeoutMillis)
+	if req.Version == 0 {
+		m.rebalance = m.session
+	}
+	m.protocols = m.protocols[:0:0]
+	for _, p := range req.Protocols { // the request's memory is not ours
+		m.protocols = append(m.protocols, kmsg.JoinGroupRequestProtocol{Name: p.Name, Metadata: slices.Clone(p.Metadata)})
+	}
+}
+
+// replaceStatic gives the place of a static member to its new process (KIP-345). If
+// nothing else changed in a stable group, the assignment stays and nobody rebalances.
+func (s *State) replaceStatic(g *group, old *member, id string, now time.Time, t shard.Ticket, req *kmsg.JoinGroupRequest, resp *kmsg.JoinGroupResponse, client Client) shard.Step {
+	var step shard.Step
+	s.fence(old, &step)
+	same := !g.changed(old, req)
+	m := &member{id: id, instance: old.instance, order: old.order, assignment: old.assignment}
+	m.update(req, client)
+	m.expires = now.Add(m.session)
+	delete(g.members, old.id)
+	g.members[id] = m
+	g.static[m.instance] = id
+	leads := g.leader == old.id
+	if leads {
+		g.leader = id
+	}
+	resp.MemberID = id
+	if g.phase == stable && same {
+		g.fillJoin(m, resp)
+		if leads && req.Version >= 9 {
+			resp.SkipAssignment = true
+		} else if leads {
+			resp.LeaderID, resp.Members = "", nil // an older client would assign again
+		}
+		step.Records = append(step.Records, g.record(now, func(m *member) []byte { return m.assignment }))
+		step.Answers = append(step.Answers, shard.Answer{To: t, Value: resp})
+		s.wakeBy(m.expires)
+		return step
+	}
+	m.join, m.joinResp = t, resp
+	if g.phase != preparing {
+		s.rebalance(g, now, &step)
+	}
+	s.tryCompleteJoin(g, now, &step)
+	return step
+}
+
+// fence answers what a replaced static member waits for.
+func (s *State) fence(m *member, step *shard.Step) {
+	if m.join != 0 {
+		m.joinResp.ErrorCode = kerr.FencedInstanceID.Code
+		step.Answers = append(step.Answers, shard.Answer{To: m.join, Value: m.joinResp})
+	}
+	if m.sync != 0 {
+		m.syncResp.ErrorCode = kerr.FencedInstanceID.Code
+		step.Answers = append(step.Answers, shard.Answer{To: m.sync, Value: m.syncResp})
+	}
+	m.join, m.sync = 0, 0
+}
+
+// rebalance makes all members join again.
+func (s *State) rebalance(g *group, now time.Time, step *shard.Step) {
+	for _, m := range g.ordered() {
+		if m.sync != 0 {
+			m.syncResp.ErrorCode = kerr.RebalanceInProgress.Code
+			step.Answers = append(step.Answers, shard.Answer{To: m.sync, Value: m.syncResp})
+			m.sync = 0
+		}
+	}
+	g.initial, g.deadline = g.phase == empty, now.Add(g.rebalanceTimeout())
+	if g.initial {
+		g.deadline = now.Add(s.cfg.InitialDelay)
+	}
+	g.phase = preparing
+	s.wakeBy(g.deadline)
+	for _, m := range g.members {
+		if m.join == 0 {
+			s.wakeBy(m.expires)
+		}
+	}
+}
+
+// tryCompleteJoin ends the joining once everyone is there.
+func (s *State) tryCompleteJoin(g *group, now time.Time, step *shard.Step) {
+	if g.phase != preparing || g.initial || len(g.pending) > 0 {
+		return
+	}
+	for _, m := range g.members {
+		if m.join == 0 {
+			return
+		}
+	}
+	s.completeJoin(g, now, step)
+}
+
+// completeJoin starts the next generation with those who joined, and the static members.
+func (s *State) completeJoin(g *group, now time.Time, step *shard.Step) {
+	for _, m := range g.ordered() {
+		if m.join == 0 && m.instance == "" {
+			s.drop(g, m, step)
+		}
+	}
+	g.generation++
+	if len(g.members) == 0 {
+		g.phase, g.deadline, g.protocol, g.leader, g.since = empty, time.Time{}, "", "", now
+		step.Records = append(step.Records, g.record(now, nil))
+		return
+	}
+	g.protocol = g.vote()
+	if lead := g.members[g.leader]; lead == nil || lead.join == 0 {
+		g.leader = g.firstJoined()
+	}
+	for _, m := range g.ordered() {
+		if m.join == 0 {
+			continue
+		}
+		g.fillJoin(m, m.joinResp)
+		step.Answers = append(step.Answers, shard.Answer{To: m.join, Value: m.joinResp})
+		m.join, m.joinResp = 0, nil
+		m.expires = now.Add(m.session)
+		s.wakeBy(m.expires)
+	}
+	g.phase, g.deadline = completing, now.Add(g.rebalanceTimeout())
+	s.wakeBy(g.deadline)
+}
+
+func (g *group) firstJoined() string {
+	for _, m := range g.ordered() {
+		if m.join != 0 {
+			return m.id
+		}
+	}
+	return g.ordered()[0].id
+}
+
+// vote picks the protocol that all members have and most prefer.
+func (g *group) vote() string {
+	members := g.ordered()
+	votes := map[string]int{}
+	best := ""
+	for _, m := range members {
+		for _, p := range m.protocols {
+			all := true
+			for _, other := range members {
+				all = all && slices.ContainsFunc(other.protocols, func(q kmsg.JoinGroupRequestProtocol) bool { return q.Name == p.Name })
+			}
+			if all {
+				votes[p.Name]++
+				if best == "" || votes[p.Name] > votes[best] {
+					best = p.Name
+				}
+				break
+			}
+		}
+	}
+	return best
+}
+
+// fillJoin completes the answer to a member of the current generation; the leader learns of all members.
+func (g *group) fillJoin(m *member, resp *kmsg.JoinGroupResponse) {
+	resp.ErrorCode, resp.Generation, resp.LeaderID, resp.MemberID = 0, g.generation, g.leader, m.id
+	resp.Protocol, resp.ProtocolType = kmsg.StringPtr(g.protocol), kmsg.StringPtr(g.protocolType)
+	if m.id != g.leader {
+		return
+	}
+	for _, other := range g.ordered() {
+		jm := kmsg.NewJoinGroupResponseMember()
+		jm.MemberID, jm.InstanceID, jm.ProtocolMetadata = other.id, nonEmpty(other.instance), other.metadata(g.protocol)
+		resp.Members = append(resp.Members, jm)
+	}
+}
+
+// drop removes a member from memory.
+func (s *State) drop(g *group, m *member, step *shard.Step) {
+	if m.sync != 0 {
+		m.syncResp.ErrorCode = kerr.UnknownMemberID.Code
+		step.Answers = append(step.Answers, shard.Answer{To: m.sync, Value: m.syncResp})
+	}
+	if m.join != 0 {
+		m.joinResp.ErrorCode = kerr.UnknownMemberID.Code
+		step.Answers = append(step.Answers, shard.Answer{To: m.join, Value: m.joinResp})
+	}
+	delete(g.members, m.id)
+	if m.instance != "" && g.static[m.instance] == m.id {
+		delete(g.static, m.instance)
+	}
+}
+
+// remove drops a member that left or went silent, and rebalances the others.
+func (s *State) remove(g *group, m *member, now time.Time, step *shard.Step) {
+	s.drop(g, m, step)
+	if g.phase == stable || g.phase == completing {
+		s.rebalance(g, now, step)
+	}
+	s.tryCompleteJoin(g, now, step)
+}
+
+// check finds the member that a request speaks for.
+func (g *group) check(memberID, instance string, generation int32) (*member, *kerr.Error) {
+	if instance != "" {
+		current, known := g.static[instance]
+		if !known {
+			return nil, kerr.UnknownMemberID
+		}
+		if current != memberID {
+			return nil, kerr.FencedInstanceID
+		}
+	}
+	m := g.members[memberID]
+	if m == nil {
+		return nil, kerr.UnknownMemberID
+	}
+	if generation != g.generation {
+		return nil, kerr.IllegalGeneration
+	}
+	return m, nil
+}
+
+// Sync handles SyncGroup: the leader brings the assignment, the others wait for it.
+func (s *State) Sync(now time.Time, t shard.Ticket, req *kmsg.SyncGroupRequest) shard.Step {
+	resp := req.ResponseKind().(*kmsg.SyncGroupResponse)
+	refuse := func(err *kerr.Error) shard.Step {
+		resp.ErrorCode = err.Code
+		return answer(t, resp)
+	}
+	g := s.groups[req.Group]
+	if g == nil {
+		return refuse(kerr.UnknownMemberID)
+	}
+	m, err := g.check(req.MemberID, deref(req.InstanceID), req.Generation)
+	switch {
+	case err != nil:
+		return refuse(err)
+	case req.ProtocolType != nil && *req.ProtocolType != g.protocolType, req.Protocol != nil && *req.Protocol != g.protocol:
+		return refuse(kerr.InconsistentGroupProtocol)
+	case g.phase == preparing:
+		return refuse(kerr.RebalanceInProgress)
+	}
+	m.expires = now.Add(m.session)
+	if g.phase == stable {
+		g.fillSync(resp, m.assignment)
+		return answer(t, resp)
+	}
+	var step shard.Step
+	if m.sync != 0 {
+		m.syncResp.ErrorCode = kerr.UnknownMemberID.Code
+		step.Answers = append(step.Answers, shard.Answer{To: m.sync, Value: m.syncResp})
+	}
+	m.sync, m.syncResp = t, resp
+	if m.id == g.leader {
+		s.assign(g, now, req, &step)
+	}
+	return step
+}
+
+// assign writes the leader's assignment, which makes the group stable, and answers all who wait.
+func (s *State) assign(g *group, now time.Time, req *kmsg.SyncGroupRequest, step *shard.Step) {
+	assignments := map[string][]byte{}
+	for _, a := range req.GroupAssignment {
+		assignments[a.MemberID] = a.MemberAssignment
+	}
+	step.Records = append(step.Records, g.record(now, func(m *member) []byte { return assignments[m.id] }))
+	for _, m := range g.ordered() {
+		if m.sync != 0 {
+			g.fillSync(m.syncResp, slices.Clone(assignments[m.id]))
+			step.Answers = append(step.Answers, shard.Answer{To: m.sync, Value: m.syncResp})
+			m.sync, m.syncResp = 0, nil
+		}
+	}
+}
+
+func (g *group) fillSync(resp *kmsg.SyncGroupResponse, assignment []byte) {
+	resp.MemberAssignment, resp.Protocol, resp.ProtocolType = assignment, kmsg.StringPtr(g.protocol), kmsg.StringPtr(g.protocolType)
+}
+
+// Heartbeat handles Heartbeat.
+func (s *State) Heartbeat(now time.Time, t shard.Ticket, req *kmsg.HeartbeatRequest) shard.Step {
+	resp := req.ResponseKind().(*kmsg.HeartbeatResponse)
+	g := s.groups[req.Group]
+	if g == nil {
+		resp.ErrorCode = kerr.UnknownMemberID.Code
+		return answer(t, resp)
+	}
+	m, err := g.check(req.MemberID, deref(req.InstanceID), req.Generation)
+	if err != nil {
+		resp.ErrorCode = err.Code
+		return answer(t, resp)
+	}
+	m.expires = now.Add(m.session)
+	if g.phase == preparing {
+		resp.ErrorCode = kerr.RebalanceInProgress.Code
+	}
+	return answer(t, resp)
+}
+
+// Leave handles LeaveGroup, from version 3 on for several members at once.
+func (s *State) Leave(now time.Time, t shard.Ticket, req *kmsg.LeaveGroupRequest) shard.Step {
+	resp := req.ResponseKind().(*kmsg.LeaveGroupResponse)
+	g := s.groups[req.Group]
+	var step shard.Step
+	leave := func(memberID, instance string) int16 {
+		if g == nil {
+			return kerr.UnknownMemberID.Code
+		}
+		if instance != "" && memberID == "" { // an administrator names only the instance
+			memberID = g.static[instance]
+		}
+		if _, given := g.pending[memberID]; given && instance == "" {
+			delete(g.pending, memberID)
+			s.tryCompleteJoin(g, now, &step)
+			return 0
+		}
+		m, err := g.check(memberID, instance, g.generation)
+		if err != nil {
+			return err.Code
+		}
+		s.remove(g, m, now, &step)
+		return 0
+	}
+	if req.Version < 3 {
+		resp.ErrorCode = leave(req.MemberID, "")
+	}
+	for _, lm := range req.Members {
+		rm := kmsg.NewLeaveGroupResponseMember()
+		rm.MemberID, rm.InstanceID, rm.ErrorCode = lm.MemberID, lm.InstanceID, leave(lm.MemberID, deref(lm.InstanceID))
+		resp.Members = append(resp.Members, rm)
+	}
+	step.Answers = append(step.Answers, shard.Answer{To: t, Value: resp})
+	return step
+}

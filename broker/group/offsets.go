@@ -1,0 +1,219 @@
+package group
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/tabletopic/tabletopic/internal/shard"
+)
+
+// Commit handles OffsetCommit. exists tells whether a partition is there to commit for.
+func (s *State) Commit(now time.Time, t shard.Ticket, req *kmsg.OffsetCommitRequest, exists func(topic string, partition int32) bool) shard.Step {
+	resp := req.ResponseKind().(*kmsg.OffsetCommitResponse)
+	refusal := s.checkCommit(now, req)
+	var step shard.Step
+	for _, rt := range req.Topics {
+		st := kmsg.NewOffsetCommitResponseTopic()
+		st.Topic = rt.Topic
+		for _, rp := range rt.Partitions {
+			sp := kmsg.NewOffsetCommitResponseTopicPartition()
+			sp.Partition = rp.Partition
+			switch {
+			case refusal != nil:
+				sp.ErrorCode = refusal.Code
+			case !exists(rt.Topic, rp.Partition):
+				sp.ErrorCode = kerr.UnknownTopicOrPartition.Code
+			case len(deref(rp.Metadata)) > s.cfg.MaxMetadata:
+				sp.ErrorCode = kerr.OffsetMetadataTooLarge.Code
+			default:
+				o := offset{rp.Offset, -1, deref(rp.Metadata), now}
+				if req.Version >= 6 {
+					o.leaderEpoch = rp.LeaderEpoch
+				}
+				step.Records = append(step.Records, offsetRecord(req.Group, topicPartition{rt.Topic, rp.Partition}, &o))
+			}
+			st.Partitions = append(st.Partitions, sp)
+		}
+		resp.Topics = append(resp.Topics, st)
+	}
+	step.Answers = []shard.Answer{{To: t, Value: resp}}
+	return step
+}
+
+func (s *State) checkCommit(now time.Time, req *kmsg.OffsetCommitRequest) *kerr.Error {
+	if req.Group == "" {
+		return kerr.InvalidGroupID
+	}
+	g := s.groups[req.Group]
+	if req.Generation < 0 && req.MemberID == "" { // a consumer that assigns its partitions itself
+		if g != nil && len(g.members) > 0 {
+			return kerr.UnknownMemberID
+		}
+		return nil
+	}
+	if g == nil {
+		return kerr.IllegalGeneration
+	}
+	m, err := g.check(req.MemberID, deref(req.InstanceID), req.Generation)
+	if err != nil {
+		return err
+	}
+	m.expires = now.Add(m.session)
+	if g.phase == completing {
+		return kerr.RebalanceInProgress
+	}
+	return nil
+}
+
+// Fetch returns the offsets of one group, all of them if topics is nil.
+func (s *State) Fetch(t shard.Ticket, group string, topics []kmsg.OffsetFetchRequestGroupTopic) shard.Step {
+	resp := kmsg.NewOffsetFetchResponseGroup()
+	resp.Group = group
+	var offsets map[topicPartition]offset
+	if g := s.groups[group]; g != nil {
+		offsets = g.offsets
+	}
+	if topics == nil {
+		topics = allTopics(offsets)
+	}
+	for _, rt := range topics {
+		st := kmsg.NewOffsetFetchResponseGroupTopic()
+		st.Topic = rt.Topic
+		for _, p := range rt.Partitions {
+			sp := kmsg.NewOffsetFetchResponseGroupTopicPartition()
+			sp.Partition, sp.Offset, sp.LeaderEpoch = p, -1, -1
+			if o, ok := offsets[topicPartition{rt.Topic, p}]; ok {
+				sp.Offset, sp.LeaderEpoch, sp.Metadata = o.offset, o.leaderEpoch, kmsg.StringPtr(o.metadata)
+			} else {
+				sp.Metadata = kmsg.StringPtr("")
+			}
+			st.Partitions = append(st.Partitions, sp)
+		}
+		resp.Topics = append(resp.Topics, st)
+	}
+	return answer(t, resp)
+}
+
+func allTopics(offsets map[topicPartition]offset) []kmsg.OffsetFetchRequestGroupTopic {
+	partitions := map[string][]int32{}
+	for tp := range offsets {
+		partitions[tp.topic] = append(partitions[tp.topic], tp.partition)
+	}
+	var out []kmsg.OffsetFetchRequestGroupTopic
+	for _, topic := range slices.Sorted(maps.Keys(partitions)) {
+		slices.Sort(partitions[topic])
+		out = append(out, kmsg.OffsetFetchRequestGroupTopic{Topic: topic, Partitions: partitions[topic]})
+	}
+	return out
+}
+
+// DeleteOffsets handles OffsetDelete: offsets of topics that no member is subscribed to.
+// Subscriptions are the clients' own bytes, so a group with members keeps all its offsets.
+func (s *State) DeleteOffsets(t shard.Ticket, req *kmsg.OffsetDeleteRequest) shard.Step {
+	resp := req.ResponseKind().(*kmsg.OffsetDeleteResponse)
+	g := s.groups[req.Group]
+	if g == nil {
+		resp.ErrorCode = kerr.GroupIDNotFound.Code
+		return answer(t, resp)
+	}
+	var step shard.Step
+	for _, rt := range req.Topics {
+		st := kmsg.NewOffsetDeleteResponseTopic()
+		st.Topic = rt.Topic
+		for _, rp := range rt.Partitions {
+			sp := kmsg.NewOffsetDeleteResponseTopicPartition()
+			sp.Partition = rp.Partition
+			tp := topicPartition{rt.Topic, rp.Partition}
+			if len(g.members) > 0 {
+				sp.ErrorCode = kerr.GroupSubscribedToTopic.Code
+			} else if _, ok := g.offsets[tp]; ok {
+				step.Records = append(step.Records, offsetRecord(g.id, tp, nil))
+			}
+			st.Partitions = append(st.Partitions, sp)
+		}
+		resp.Topics = append(resp.Topics, st)
+	}
+	step.Answers = []shard.Answer{{To: t, Value: resp}}
+	return step
+}
+
+// ForgetTopic drops the offsets of a deleted topic.
+func (s *State) ForgetTopic(t shard.Ticket, topic string) shard.Step {
+	step := answer(t, nil)
+	for _, id := range slices.Sorted(maps.Keys(s.groups)) {
+		for tp := range s.groups[id].offsets {
+			if tp.topic == topic {
+				step.Records = append(step.Records, offsetRecord(id, tp, nil))
+			}
+		}
+	}
+	return step
+}
+
+// Delete removes a group without members, with its offsets.
+func (s *State) Delete(t shard.Ticket, group string) shard.Step {
+	resp := kmsg.NewDeleteGroupsResponseGroup()
+	resp.Group = group
+	g := s.groups[group]
+	switch {
+	case g == nil:
+		resp.ErrorCode = kerr.GroupIDNotFound.Code
+		return answer(t, resp)
+	case len(g.members) > 0:
+		resp.ErrorCode = kerr.NonEmptyGroup.Code
+		return answer(t, resp)
+	}
+	step := answer(t, resp)
+	for tp := range g.offsets {
+		step.Records = append(step.Records, offsetRecord(group, tp, nil))
+	}
+	step.Records = append(step.Records, groupRecord(group, nil))
+	return step
+}
+
+// List returns the groups, of the given states if there are any.
+func (s *State) List(t shard.Ticket, states []string) shard.Step {
+	list := []kmsg.ListGroupsResponseGroup{}
+	for _, id := range slices.Sorted(maps.Keys(s.groups)) {
+		g := s.groups[id]
+		if len(states) > 0 && !slices.Contains(states, string(g.phase)) {
+			continue
+		}
+		lg := kmsg.NewListGroupsResponseGroup()
+		lg.Group, lg.ProtocolType, lg.GroupState, lg.GroupType = id, g.protocolType, string(g.phase), "classic"
+		list = append(list, lg)
+	}
+	return answer(t, list)
+}
+
+// Describe returns one group; a group that does not exist is Dead, as Kafka says.
+func (s *State) Describe(t shard.Ticket, group string, version int16) shard.Step {
+	resp := kmsg.NewDescribeGroupsResponseGroup()
+	resp.Group = group
+	g := s.groups[group]
+	if g == nil {
+		resp.State = "Dead"
+		if version >= 6 {
+			resp.ErrorCode = kerr.GroupIDNotFound.Code
+			resp.ErrorMessage = kmsg.StringPtr("group " + group + " not found")
+		}
+		return answer(t, resp)
+	}
+	resp.State, resp.ProtocolType = string(g.phase), g.protocolType
+	if g.phase == stable {
+		resp.Protocol = g.protocol
+	}
+	for _, m := range g.ordered() {
+		dm := kmsg.NewDescribeGroupsResponseGroupMember()
+		dm.MemberID, dm.InstanceID, dm.ClientID, dm.ClientHost = m.id, nonEmpty(m.instance), m.clientID, m.clientHost
+		if g.phase == stable {
+			dm.ProtocolMetadata, dm.MemberAssignment = m.metadata(g.protocol), m.assignment
+		}
+		resp.Members = append(resp.Members, dm)
+	}
+	return answer(t, resp)
+}

@@ -1,0 +1,342 @@
+package group
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/tabletopic/tabletopic/internal/shard"
+	"github.com/tabletopic/tabletopic/record"
+)
+
+// Config bounds what groups may ask for; the names are Kafka's.
+type Config struct {
+	// MinSession and MaxSession bound a member's session timeout. 6 s and 30 min if zero.
+	MinSession, MaxSession time.Duration
+	// InitialDelay is how long an empty group waits for more members before its first
+	// rebalance. 500 ms if zero.
+	InitialDelay time.Duration
+	// MaxSize is the most members of a group. 10,000 if zero.
+	MaxSize int
+	// MaxMetadata is the largest metadata of a committed offset, in bytes. 4,096 if zero.
+	MaxMetadata int
+	// Retention is how long offsets of a group without members are kept. 7 days if zero.
+	Retention time.Duration
+	// Partitions of __consumer_offsets when it is created. 16 if zero.
+	Partitions int
+}
+
+func (c *Config) setDefaults() {
+	c.MinSession = cmp.Or(c.MinSession, 6*time.Second)
+	c.MaxSession = cmp.Or(c.MaxSession, 30*time.Minute)
+	c.InitialDelay = cmp.Or(c.InitialDelay, 500*time.Millisecond)
+	c.MaxSize = cmp.Or(c.MaxSize, 10_000)
+	c.MaxMetadata = cmp.Or(c.MaxMetadata, 4096)
+	c.Retention = cmp.Or(c.Retention, 7*24*time.Hour)
+	c.Partitions = cmp.Or(c.Partitions, 16)
+}
+
+// State is the groups of one partition of __consumer_offsets.
+type State struct {
+	cfg    Config
+	groups map[string]*group
+	wake   time.Time // no deadline is before it; zero if there is none
+	expiry time.Time // next look for offsets past their retention
+}
+
+// NewState returns the state of an empty partition.
+func NewState(cfg Config) *State {
+	cfg.setDefaults()
+	return &State{cfg: cfg, groups: map[string]*group{}, wake: time.Unix(0, 0)}
+}
+
+type phase string // the names are what DescribeGroups shows
+
+const (
+	empty      phase = "Empty"
+	preparing  phase = "PreparingRebalance"  // members join
+	completing phase = "CompletingRebalance" // the leader assigns
+	stable     phase = "Stable"
+)
+
+type group struct {
+	id           string
+	phase        phase
+	protocolType string
+	generation   int32
+	protocol     string
+	leader       string
+	members      map[string]*member
+	static       map[string]string    // instance id to member id
+	pending      map[string]time.Time // ids given out that have not joined yet, until when
+	offsets      map[topicPartition]offset
+	since        time.Time // when the phase was last written
+	deadline     time.Time // of preparing or completing
+	initial      bool      // preparing, and waiting for more first members
+	joined       int       // counts joins, for a stable order
+}
+
+type member struct {
+	id         string
+	instance   string // static membership; empty if dynamic
+	clientID   string
+	clientHost string
+	session    time.Duration
+	rebalance  time.Duration
+	protocols  []kmsg.JoinGroupRequestProtocol
+	assignment []byte
+	order      int
+	expires    time.Time // zero right after a replay: counts from the first tick
+
+	join     shard.Ticket // waits for the rebalance; zero if not
+	joinResp *kmsg.JoinGroupResponse
+	sync     shard.Ticket // waits for the assignment; zero if not
+	syncResp *kmsg.SyncGroupResponse
+}
+
+func (s *State) group(id string) *group {
+	g := s.groups[id]
+	if g == nil {
+		g = &group{
+			id: id, phase: empty, members: map[string]*member{}, static: map[string]string{},
+			pending: map[string]time.Time{}, offsets: map[topicPartition]offset{},
+		}
+		s.groups[id] = g
+	}
+	return g
+}
+
+// ordered returns the members in the order in which they first joined.
+func (g *group) ordered() []*member {
+	return slices.SortedFunc(maps.Values(g.members), func(a, b *member) int { return cmp.Compare(a.order, b.order) })
+}
+
+// Replay implements [shard.State].
+func (s *State) Replay(r record.Record) error {
+	ok, ov, gk, gv, err := parseRecord(r)
+	switch {
+	case err != nil:
+		return err
+	case ok != nil && ov == nil:
+		g := s.group(ok.Group)
+		delete(g.offsets, topicPartition{ok.Topic, ok.Partition})
+	case ok != nil:
+		epoch := ov.LeaderEpoch
+		if ov.Version < 3 {
+			epoch = -1
+		}
+		s.group(ok.Group).offsets[topicPartition{ok.Topic, ok.Partition}] = offset{ov.Offset, epoch, ov.Metadata, time.UnixMilli(ov.CommitTimestamp)}
+	case gv == nil:
+		delete(s.groups, gk.Group)
+	default:
+		s.group(gk.Group).replay(gv)
+		s.wakeBy(time.UnixMilli(gv.CurrentStateTimestamp)) // members that the replay made need a deadline
+	}
+	return nil
+}
+
+// replay takes members and assignment as the record has them; what is known of members in
+// memory beyond that stays.
+func (g *group) replay(v *kmsg.GroupMetadataValue) {
+	g.protocolType, g.generation, g.protocol, g.leader = v.ProtocolType, v.Generation, deref(v.Protocol), deref(v.Leader)
+	g.since, g.phase, g.deadline = time.UnixMilli(v.CurrentStateTimestamp), empty, time.Time{}
+	members := map[string]*member{}
+	clear(g.static)
+	for _, mv := range v.Members {
+		m := g.members[mv.MemberID]
+		if m == nil {
+			g.joined++
+			m = &member{id: mv.MemberID, order: g.joined}
+		}
+		m.instance, m.clientID, m.clientHost = deref(mv.InstanceID), mv.ClientID, mv.ClientHost
+		m.session, m.rebalance = millis(mv.SessionTimeoutMillis), millis(mv.RebalanceTimeoutMillis)
+		if len(m.protocols) == 0 {
+			m.protocols = []kmsg.JoinGroupRequestProtocol{{Name: g.protocol, Metadata: slices.Clone(mv.Subscription)}}
+		}
+		m.assignment = slices.Clone(mv.Assignment)
+		if m.instance != "" {
+			g.static[m.instance] = m.id
+		}
+		members[m.id] = m
+		g.phase = stable
+	}
+	g.members = members
+}
+
+// record is what survives of the group, with the assignments given.
+func (g *group) record(now time.Time, assignment func(*member) []byte) record.Record {
+	v := kmsg.NewGroupMetadataValue()
+	v.ProtocolType, v.Generation, v.CurrentStateTimestamp = g.protocolType, g.generation, now.UnixMilli()
+	if len(g.members) > 0 {
+		v.Protocol, v.Leader = &g.protocol, &g.leader
+	}
+	for _, m := range g.ordered() {
+		mv := kmsg.NewGroupMetadataValueMember()
+		mv.MemberID, mv.ClientID, mv.ClientHost = m.id, m.clientID, m.clientHost
+		mv.InstanceID = nonEmpty(m.instance)
+		mv.SessionTimeoutMillis, mv.RebalanceTimeoutMillis = int32(m.session.Milliseconds()), int32(m.rebalance.Milliseconds())
+		mv.Subscription, mv.Assignment = m.metadata(g.protocol), assignment(m)
+		v.Members = append(v.Members, mv)
+	}
+	return groupRecord(g.id, &v)
+}
+
+func (m *member) metadata(protocol string) []byte {
+	for _, p := range m.protocols {
+		if p.Name == protocol {
+			return p.Metadata
+		}
+	}
+	return nil
+}
+
+// Snapshot implements [shard.State].
+func (s *State) Snapshot() []record.Record {
+	var out []record.Record
+	for _, id := range slices.Sorted(maps.Keys(s.groups)) {
+		g := s.groups[id]
+		if !g.since.IsZero() {
+			// A rebalance under way is not written: the last stable generation is what counts.
+			out = append(out, g.record(g.since, func(m *member) []byte { return m.assignment }))
+		}
+		for tp, o := range g.offsets {
+			out = append(out, offsetRecord(g.id, tp, &o))
+		}
+	}
+	return out
+}
+
+// Wake implements [shard.State].
+func (s *State) Wake() time.Time { return s.wake }
+
+// wakeBy makes sure that Tick comes no later than t.
+func (s *State) wakeBy(t time.Time) {
+	if s.wake.IsZero() || t.Before(s.wake) {
+		s.wake = t
+	}
+}
+
+// Tick implements [shard.State]: sessions that ended, rebalances whose time is up, offsets
+// past their retention.
+func (s *State) Tick(now time.Time) shard.Step {
+	var step shard.Step
+	s.wake = time.Time{}
+	for _, id := range slices.Sorted(maps.Keys(s.groups)) {
+		s.tick(s.groups[id], now, &step)
+		if g := s.groups[id]; len(g.members)+len(g.pending)+len(g.offsets) == 0 && g.since.IsZero() {
+			delete(s.groups, id) // never more than a first, unfinished join
+		}
+	}
+	s.expire(now, &step)
+	return step
+}
+
+func (s *State) tick(g *group, now time.Time, step *shard.Step) {
+	for id, until := range g.pending {
+		if !now.Before(until) {
+			delete(g.pending, id)
+		}
+	}
+	for _, m := range g.ordered() {
+		if m.expires.IsZero() {
+			m.expires = now.Add(m.session)
+		}
+		if m.join == 0 && !now.Before(m.expires) {
+			s.remove(g, m, now, step)
+		}
+	}
+	if !g.deadline.IsZero() && !now.Before(g.deadline) {
+		s.timeUp(g, now, step)
+	}
+	s.tryCompleteJoin(g, now, step)
+	for _, until := range g.pending {
+		s.wakeBy(until)
+	}
+	for _, m := range g.members {
+		if m.join == 0 {
+			s.wakeBy(m.expires)
+		}
+	}
+	if !g.deadline.IsZero() {
+		s.wakeBy(g.deadline)
+	}
+}
+
+// timeUp ends a phase whose members did not all come.
+func (s *State) timeUp(g *group, now time.Time, step *shard.Step) {
+	switch g.phase {
+	case preparing:
+		if g.initial { // from here on as in any rebalance
+			g.initial = false
+			g.deadline = now.Add(g.rebalanceTimeout())
+			return
+		}
+		clear(g.pending)
+		s.completeJoin(g, now, step)
+	case completing:
+		late := false
+		for _, m := range g.ordered() {
+			if m.sync == 0 {
+				late = true
+				s.drop(g, m, step)
+			}
+		}
+		if late {
+			s.rebalance(g, now, step)
+		}
+	}
+}
+
+func (g *group) rebalanceTimeout() time.Duration {
+	timeout := time.Duration(0)
+	for _, m := range g.members {
+		timeout = max(timeout, m.rebalance)
+	}
+	return timeout
+}
+
+// expire forgets offsets of groups without members, and groups without offsets.
+func (s *State) expire(now time.Time, step *shard.Step) {
+	if s.expiry.IsZero() || !now.Before(s.expiry) {
+		for _, id := range slices.Sorted(maps.Keys(s.groups)) {
+			s.expireGroup(s.groups[id], now, step)
+		}
+		s.expiry = now.Add(s.cfg.Retention / 100)
+	}
+	s.wakeBy(s.expiry)
+}
+
+func (s *State) expireGroup(g *group, now time.Time, step *shard.Step) {
+	if len(g.members) > 0 || len(g.pending) > 0 || now.Sub(g.since) < s.cfg.Retention {
+		return
+	}
+	left := len(g.offsets)
+	for tp, o := range g.offsets {
+		if now.Sub(o.committed) >= s.cfg.Retention {
+			step.Records = append(step.Records, offsetRecord(g.id, tp, nil))
+			left--
+		}
+	}
+	if left == 0 {
+		step.Records = append(step.Records, groupRecord(g.id, nil))
+	}
+}
+
+func deref(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+func nonEmpty(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+func millis(n int32) time.Duration { return time.Duration(n) * time.Millisecond }
