@@ -1,0 +1,115 @@
+package streamstore
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// Config holds the settings of a [Store]. The zero value of a field means its default.
+type Config struct {
+	// WAL says where the write-ahead log lives. WALObject if empty.
+	WAL WALKind
+	// WALDir is the directory of the file WAL; it is required for WALFile and unused otherwise.
+	WALDir string
+	// WALFS is the file system of the file WAL. The machine's own if nil; tests pass one
+	// that loses what was not synced.
+	WALFS vfs.FS
+	// WALBytes closes a WAL bulk when it holds this many bytes. 8 MiB if zero.
+	WALBytes int64
+	// WALLinger closes a WAL bulk this long after the one before it. 250 ms if zero. The
+	// first append after an idle time waits 10 ms at most. The file WAL does not linger:
+	// what arrives during one fsync makes up the next.
+	WALLinger time.Duration
+	// WALInflight is the number of WAL objects written at the same time. 16 if zero.
+	WALInflight int
+	// WALUnflushedBytes is how much may wait for the WAL before appends block. 1 GiB if zero.
+	WALUnflushedBytes int64
+	// LogCacheBytes bounds all appended data in memory: waiting for the WAL, waiting for
+	// upload, and kept for tail reads. Appends block when the first two reach it. 256 MiB
+	// if zero; at least twice UploadBytes.
+	LogCacheBytes int64
+	// UploadBytes archives the log cache's active block for upload. 64 MiB if zero.
+	UploadBytes int64
+	// UploadInterval archives it when its oldest batch is this old. 60 s if zero.
+	UploadInterval time.Duration
+	// UploadInflight is the number of blocks uploaded at the same time. 3 if zero.
+	UploadInflight int
+	// SplitBytes gives a stream an object of its own when a block holds this much of it. 8 MiB if zero.
+	SplitBytes int64
+	// BlockBytes is the size at which a data block of an object is closed. 512 KiB if zero.
+	BlockBytes int
+	// BlockCacheBytes bounds the data blocks kept after reads of objects. 64 MiB if zero.
+	BlockCacheBytes int64
+	// IndexCacheBytes bounds the object indexes kept in memory. 16 MiB if zero.
+	IndexCacheBytes int64
+	// ReadAheadBytes is the most that is read ahead of one sequential reader. 8 MiB if
+	// zero; at most a quarter of BlockCacheBytes is used.
+	ReadAheadBytes int64
+	// CleanInterval is how often deletable objects are looked for. 60 s if zero, never if negative.
+	CleanInterval time.Duration
+	// DeleteGrace is how long an object that nothing names is kept for readers that still
+	// know it. 10 min if zero.
+	DeleteGrace time.Duration
+}
+
+func setDefault[T int | int64 | time.Duration](v *T, d T) {
+	if *v == 0 {
+		*v = d
+	}
+}
+
+func (c *Config) setDefaults() {
+	if c.WAL == "" {
+		c.WAL = WALObject
+	}
+	if c.WALFS == nil {
+		c.WALFS = vfs.Default
+	}
+	setDefault(&c.WALBytes, 8<<20)
+	setDefault(&c.WALLinger, 250*time.Millisecond)
+	setDefault(&c.WALInflight, 16)
+	setDefault(&c.WALUnflushedBytes, 1<<30)
+	setDefault(&c.LogCacheBytes, 256<<20)
+	setDefault(&c.UploadBytes, 64<<20)
+	setDefault(&c.UploadInterval, time.Minute)
+	setDefault(&c.UploadInflight, 3)
+	setDefault(&c.SplitBytes, 8<<20)
+	setDefault(&c.BlockBytes, 512<<10)
+	setDefault(&c.BlockCacheBytes, 64<<20)
+	setDefault(&c.IndexCacheBytes, 16<<20)
+	setDefault(&c.ReadAheadBytes, 8<<20)
+	setDefault(&c.CleanInterval, time.Minute)
+	setDefault(&c.DeleteGrace, 10*time.Minute)
+}
+
+func (c *Config) validate() error {
+	switch c.WAL {
+	case WALObject:
+	case WALFile:
+		if c.WALDir == "" {
+			return fmt.Errorf("WAL kind %q needs WALDir, the directory of its files", c.WAL)
+		}
+	default:
+		return fmt.Errorf("WAL kind %q is unknown: use %q or %q", c.WAL, WALObject, WALFile)
+	}
+	for _, f := range []struct {
+		name  string
+		value int64
+	}{
+		{"WALBytes", c.WALBytes}, {"WALLinger", int64(c.WALLinger)}, {"WALInflight", int64(c.WALInflight)},
+		{"WALUnflushedBytes", c.WALUnflushedBytes}, {"LogCacheBytes", c.LogCacheBytes}, {"UploadBytes", c.UploadBytes},
+		{"UploadInterval", int64(c.UploadInterval)}, {"UploadInflight", int64(c.UploadInflight)}, {"SplitBytes", c.SplitBytes},
+		{"BlockBytes", int64(c.BlockBytes)}, {"BlockCacheBytes", c.BlockCacheBytes}, {"IndexCacheBytes", c.IndexCacheBytes},
+		{"ReadAheadBytes", c.ReadAheadBytes}, {"DeleteGrace", int64(c.DeleteGrace)},
+	} {
+		if f.value < 0 {
+			return fmt.Errorf("%s is %d: it must be positive, or zero for its default", f.name, f.value)
+		}
+	}
+	if c.LogCacheBytes < 2*c.UploadBytes {
+		return fmt.Errorf("LogCacheBytes is %d: it must be at least twice UploadBytes (%d), or appends wait for every upload", c.LogCacheBytes, c.UploadBytes)
+	}
+	return nil
+}

@@ -1,0 +1,329 @@
+package streamstore
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/tabletopic/tabletopic/internal/invariant"
+	"github.com/tabletopic/tabletopic/objectstore"
+)
+
+// ErrStoreClosed says that the store was closed.
+var ErrStoreClosed = errors.New("stream store closed")
+
+// Store is one life of a node: its WAL, its log cache and the streams that it has open.
+// It is safe for concurrent use.
+type Store struct {
+	cfg     Config
+	node    Node
+	bucket  objectstore.Bucket
+	streams StreamManager
+	objects ObjectManager
+	log     *slog.Logger
+
+	device walDevice
+	wal    *wal
+	cache  *logCache
+	reader *reader
+	upload *uploader
+
+	cancel context.CancelCauseFunc // ends every goroutine of the store
+	work   sync.WaitGroup          // … and this waits for them
+	fenced chan struct{}           // closed when the node may acknowledge nothing more
+
+	mu     sync.Mutex
+	err    error                // guarded by mu; why fenced is closed
+	closed bool                 // guarded by mu
+	open   map[StreamID]*Stream // guarded by mu; handles not closed
+}
+
+// Open starts a new life of node id. It registers it, which fences earlier lives in
+// metadata; fences and recovers their WALs; and then serves. It returns when every record
+// that an earlier life acknowledged is in committed objects.
+func Open(ctx context.Context, cfg Config, id NodeID, bucket objectstore.Bucket, streams StreamManager, objects ObjectManager, log *slog.Logger) (*Store, error) {
+	cfg.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("stream store: %w", err)
+	}
+	s := &Store{
+		cfg: cfg, bucket: bucket, streams: streams, objects: objects, log: log,
+		cache: newLogCache(), fenced: make(chan struct{}), open: make(map[StreamID]*Stream),
+	}
+	var by nonce
+	rand.Read(by[:])
+	hadFiles, err := prepareFileWAL(cfg, id)
+	if err != nil {
+		return nil, err
+	}
+	node, earlier, err := streams.RegisterNode(ctx, id, cfg.WAL)
+	if err != nil {
+		return nil, fmt.Errorf("register node %d: %w", id, err)
+	}
+	s.node = node
+	s.log = log.With("node", node.ID, "node_epoch", node.Epoch)
+	if err := s.recoverWALs(ctx, earlier, by, hadFiles); err != nil {
+		return nil, fmt.Errorf("recover node %d: %w", id, err)
+	}
+	if cfg.WAL == WALFile {
+		s.device, err = openFileWAL(cfg.WALFS, cfg.WALDir, node)
+	} else {
+		s.device = &objectWAL{bucket: bucket, node: node, nonce: by, log: s.log}
+	}
+	if err != nil {
+		return nil, err
+	}
+
+	run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	s.cancel = cancel
+	s.wal = newWAL(node, by, s.device, cfg)
+	s.wal.ack, s.wal.failed, s.wal.evict = s.acknowledge, s.fail, s.cache.evict
+	s.reader = newReader(run, cfg, bucket, objects, &s.work)
+	s.upload = newUploader(s)
+	s.work.Go(func() { s.wal.run(run) })
+	s.work.Go(func() { s.upload.run(run) })
+	if cfg.CleanInterval > 0 {
+		s.work.Go(func() { s.cleanLoop(run) })
+	}
+	return s, nil
+}
+
+// prepareFileWAL makes the directory of the node's file WALs. It reports whether it was
+// there before: if not, the WAL of an earlier life is on another disk.
+func prepareFileWAL(cfg Config, id NodeID) (had bool, err error) {
+	if cfg.WALDir == "" {
+		return false, nil
+	}
+	dir := walNodeDir(cfg.WALDir, id)
+	if _, err := cfg.WALFS.Stat(dir); err == nil {
+		return true, nil
+	}
+	if cfg.WAL != WALFile {
+		return false, nil
+	}
+	if err := makeDir(cfg.WALFS, dir); err != nil {
+		return false, fmt.Errorf("make WAL directory %s: %w", dir, err)
+	}
+	return false, nil
+}
+
+// Node returns the node in this life.
+func (s *Store) Node() Node { return s.node }
+
+// Fenced is closed once this node may acknowledge nothing more: a newer process runs under
+// its id, its WAL failed, or the store was closed. Err says which.
+func (s *Store) Fenced() <-chan struct{} { return s.fenced }
+
+// Err returns why the store is fenced, nil while it is not.
+func (s *Store) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// fail fences the store.
+func (s *Store) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return
+	}
+	s.err = err
+	if !errors.Is(err, ErrStoreClosed) {
+		s.log.Error("this node acknowledges nothing more", "error", err)
+	}
+	close(s.fenced)
+	s.cancel(err)
+}
+
+// CreateStreams makes n closed streams with consecutive ids.
+func (s *Store) CreateStreams(ctx context.Context, n int) (first StreamID, err error) {
+	return s.streams.CreateStreams(ctx, s.node, n)
+}
+
+// OpenStreams opens the streams with the epochs given, all or none, in one transaction. A
+// handle that this store already has of one of them is closed first.
+func (s *Store) OpenStreams(ctx context.Context, open []OpenRequest) ([]*Stream, error) {
+	if err := s.Err(); err != nil {
+		return nil, err
+	}
+	if err := s.flushHandles(ctx, open); err != nil {
+		return nil, err
+	}
+	states, err := s.streams.OpenStreams(ctx, s.node, open)
+	if err != nil {
+		return nil, fmt.Errorf("open %d streams: %w", len(open), err)
+	}
+	invariant.Check(len(states) == len(open), "opened %d streams, asked for %d", len(states), len(open))
+	handles := make([]*Stream, len(states))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, st := range states {
+		invariant.Check(st.ID == open[i].ID && st.Epoch == open[i].Epoch, "opened %+v, asked for %+v", st, open[i])
+		handles[i] = newStream(s, st)
+		s.open[st.ID] = handles[i]
+	}
+	return handles, nil
+}
+
+// flushHandles closes what this store has open of the streams and uploads it, so that the
+// ends in metadata are the true ones.
+func (s *Store) flushHandles(ctx context.Context, open []OpenRequest) error {
+	s.mu.Lock()
+	var old []*Stream
+	for _, o := range open {
+		if h := s.open[o.ID]; h != nil {
+			old = append(old, h)
+		}
+	}
+	s.mu.Unlock()
+	if len(old) == 0 {
+		return nil
+	}
+	return s.finish(ctx, old)
+}
+
+// finish stops appends to the streams, waits for those before and uploads them.
+func (s *Store) finish(ctx context.Context, streams []*Stream) error {
+	for _, st := range streams {
+		st.stop(ErrStreamClosed)
+	}
+	s.wal.flush()
+	for _, st := range streams {
+		if err := st.waitAcknowledged(ctx); err != nil {
+			return fmt.Errorf("close stream %d: %w", st.id, err)
+		}
+	}
+	return s.upload.flush(ctx)
+}
+
+// CloseStreams closes the streams: it stops appends, uploads what is pending and releases
+// them, in one transaction.
+func (s *Store) CloseStreams(ctx context.Context, streams []*Stream) error {
+	if len(streams) == 0 {
+		return nil
+	}
+	if err := s.finish(ctx, streams); err != nil {
+		return err
+	}
+	requests := make([]OpenRequest, len(streams))
+	for i, st := range streams {
+		requests[i] = OpenRequest{ID: st.id, Epoch: st.epoch}
+	}
+	if err := s.streams.CloseStreams(ctx, s.node, requests); err != nil {
+		return fmt.Errorf("close %d streams: %w", len(streams), err)
+	}
+	s.forget(streams)
+	return nil
+}
+
+func (s *Store) forget(streams []*Stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, st := range streams {
+		if s.open[st.id] == st {
+			delete(s.open, st.id)
+		}
+	}
+}
+
+// acknowledge makes a durable bulk readable and answers its appends. It runs on the WAL's
+// goroutine.
+func (s *Store) acknowledge(b *bulk) {
+	if s.cache.add(b, s.cfg.UploadBytes, time.Now()) {
+		s.upload.signal()
+	}
+	for i := range b.entries {
+		e := &b.entries[i]
+		e.stream.confirm.Store(e.batch.End())
+	}
+	for i := range b.entries {
+		b.entries[i].done(nil)
+	}
+	s.wal.wakeIdle(b)
+}
+
+// Close makes what was appended durable, uploads it and closes the store. Streams stay
+// assigned to the node. If ctx ends before, the WAL keeps what is not uploaded, and
+// the next Open recovers it.
+func (s *Store) Close(ctx context.Context) error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	failed := s.err
+	s.mu.Unlock()
+
+	var err error
+	if failed == nil {
+		if err = s.wal.close(ctx, ErrStoreClosed); err == nil {
+			err = s.upload.flush(ctx)
+		}
+	}
+	s.fail(ErrStoreClosed)
+	s.reader.close()
+	s.work.Wait()
+	err = errors.Join(err, s.device.close())
+	if err != nil {
+		return fmt.Errorf("close stream store: %w", err)
+	}
+	return nil
+}
+
+// abandon ends the store as a crash would: nothing more is written. Tests use it.
+func (s *Store) abandon() {
+	s.fail(ErrStoreClosed)
+	s.reader.close()
+	s.work.Wait()
+	s.device.close()
+}
+
+// cleanLoop deletes objects that nothing names any more.
+func (s *Store) cleanLoop(ctx context.Context) {
+	t := time.NewTicker(s.cfg.CleanInterval)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return
+		}
+		if _, err := s.Clean(ctx); err != nil && ctx.Err() == nil {
+			s.log.Warn("deletable objects not removed, trying again later", "error", err)
+		}
+	}
+}
+
+// Clean deletes the objects that nothing has named for DeleteGrace, and returns how many.
+// The store does so each CleanInterval.
+func (s *Store) Clean(ctx context.Context) (int, error) {
+	const page = 1000
+	total := 0
+	for {
+		refs, err := s.objects.DeletableObjects(ctx, s.node, s.cfg.DeleteGrace, page)
+		if err != nil || len(refs) == 0 {
+			return total, err
+		}
+		keys := make([]string, len(refs))
+		ids := make([]ObjectID, len(refs))
+		for i, r := range refs {
+			keys[i], ids[i] = ObjectKey(r.ID), r.ID
+		}
+		if err := s.bucket.Delete(ctx, keys...); err != nil {
+			return total, fmt.Errorf("delete %d objects: %w", len(keys), err)
+		}
+		if err := s.objects.ForgetObjects(ctx, s.node, ids); err != nil {
+			return total, fmt.Errorf("forget %d objects: %w", len(ids), err)
+		}
+		total += len(refs)
+		if len(refs) < page {
+			return total, nil
+		}
+	}
+}

@@ -1,0 +1,305 @@
+package streamstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/tabletopic/tabletopic/objectstore"
+)
+
+// An env is what outlives a store: bucket, metadata and disk.
+type env struct {
+	t      testing.TB
+	memory *objectstore.Memory
+	bucket objectstore.Bucket
+	meta   *MemoryManager
+	fs     *vfs.MemFS
+	gets   atomic.Int64
+}
+
+func newEnv(t testing.TB) *env {
+	e := &env{t: t, memory: objectstore.NewMemory(), meta: NewMemoryManager(), fs: vfs.NewCrashableMem()}
+	e.bucket = &countGets{e.memory, &e.gets}
+	return e
+}
+
+type countGets struct {
+	objectstore.Bucket
+	n *atomic.Int64
+}
+
+func (c *countGets) Get(ctx context.Context, key string, off, n int64) ([]byte, error) {
+	c.n.Add(1)
+	return c.Bucket.Get(ctx, key, off, n)
+}
+
+// config is small, so that a test meets every path, and waits for nothing.
+func (e *env) config(kind WALKind) Config {
+	return Config{
+		WAL: kind, WALDir: "/wal", WALFS: e.fs, WALLinger: time.Millisecond, WALBytes: 4 << 10,
+		UploadBytes: 32 << 10, LogCacheBytes: 128 << 10, SplitBytes: 8 << 10, BlockBytes: 1 << 10,
+	}
+}
+
+func (e *env) tryOpen(cfg Config) (*Store, error) {
+	return Open(context.Background(), cfg, 1, e.bucket, e.meta, e.meta, slog.New(slog.DiscardHandler))
+}
+
+// open opens a store that is dropped as by a crash when the test ends.
+func (e *env) open(cfg Config) *Store {
+	e.t.Helper()
+	s, err := e.tryOpen(cfg)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(s.abandon)
+	return s
+}
+
+func (e *env) create(s *Store, n int, epoch int64) []*Stream {
+	e.t.Helper()
+	first, err := s.CreateStreams(context.Background(), n)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	open := make([]OpenRequest, n)
+	for i := range open {
+		open[i] = OpenRequest{first + StreamID(i), epoch}
+	}
+	return e.reopen(s, open...)
+}
+
+func (e *env) reopen(s *Store, open ...OpenRequest) []*Stream {
+	e.t.Helper()
+	streams, err := s.OpenStreams(context.Background(), open)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return streams
+}
+
+// appendAll appends payloads and waits until all are durable.
+func appendAll(t testing.TB, st *Stream, payloads ...string) {
+	t.Helper()
+	errs := make(chan error, len(payloads))
+	for _, p := range payloads {
+		if _, err := st.Append(context.Background(), RecordBatch{Count: 1, MaxTimestamp: -1, Payload: []byte(p)}, func(err error) { errs <- err }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range payloads {
+		if err := <-errs; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// readAll returns the payloads of the whole stream.
+func readAll(t testing.TB, st *Stream) []string {
+	t.Helper()
+	got, err := fetchAll(st, 4<<10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+func fetchAll(st *Stream, maxBytes int) ([]string, error) {
+	var all []string
+	for at, end := st.StartOffset(), st.ConfirmOffset(); at < end; {
+		batches, err := st.Fetch(context.Background(), at, end, maxBytes)
+		if err != nil {
+			return all, err
+		}
+		if len(batches) == 0 {
+			return all, fmt.Errorf("no batch at %d, end is %d", at, end)
+		}
+		for _, b := range batches {
+			if b.BaseOffset > at || b.End() <= at {
+				return all, fmt.Errorf("batch [%d, %d), want one with %d", b.BaseOffset, b.End(), at)
+			}
+			all = append(all, string(b.Payload))
+			at = b.End()
+		}
+	}
+	return all, nil
+}
+
+func numbered(prefix string, n, size int) []string {
+	list := make([]string, n)
+	for i := range list {
+		list[i] = fmt.Sprintf("%s-%04d-%s", prefix, i, strings.Repeat("x", size))
+	}
+	return list
+}
+
+func bothWALs(t *testing.T, f func(t *testing.T, kind WALKind)) {
+	for _, kind := range []WALKind{WALObject, WALFile} {
+		t.Run(string(kind), func(t *testing.T) { f(t, kind) })
+	}
+}
+
+// What is acknowledged is read back: from the log cache, after upload and eviction from
+// objects, and after the store died without a word.
+func TestAcknowledgedIsRead(t *testing.T) {
+	bothWALs(t, func(t *testing.T, kind WALKind) {
+		e := newEnv(t)
+		s := e.open(e.config(kind))
+		streams := e.create(s, 3, 1)
+		want := make([][]string, len(streams))
+		for i, st := range streams {
+			want[i] = numbered(fmt.Sprint(i), 200*(i+1), 100*i)
+			appendAll(t, st, want[i]...)
+		}
+		for i, st := range streams {
+			if got := readAll(t, st); !slices.Equal(got, want[i]) {
+				t.Fatalf("stream %d: %d batches, want %d", i, len(got), len(want[i]))
+			}
+		}
+		s.abandon()
+		s = e.open(e.config(kind))
+		for i, old := range streams {
+			st := e.reopen(s, OpenRequest{old.ID(), 2})[0]
+			if got := readAll(t, st); !slices.Equal(got, want[i]) {
+				t.Fatalf("after a crash, stream %d: %d batches, want %d", i, len(got), len(want[i]))
+			}
+			appendAll(t, st, "more")
+			if got := readAll(t, st); !slices.Equal(got, append(want[i], "more")) {
+				t.Fatalf("after a crash and more, stream %d: %d batches, want %d", i, len(got), len(want[i])+1)
+			}
+		}
+		if err := s.Close(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// Appends of many goroutines complete in the order of their offsets.
+func TestDoneInOrder(t *testing.T) {
+	bothWALs(t, func(t *testing.T, kind WALKind) {
+		e := newEnv(t)
+		s := e.open(e.config(kind))
+		st := e.create(s, 1, 1)[0]
+		var wg sync.WaitGroup
+		last := int64(-1) // only touched by the WAL's goroutine
+		for range 8 {
+			wg.Go(func() {
+				for range 100 {
+					var base atomic.Int64
+					base.Store(-1)
+					wg.Add(1)
+					var mu sync.Mutex
+					mu.Lock()
+					b, err := st.Append(context.Background(), RecordBatch{Count: 2, Payload: []byte("payload")}, func(err error) {
+						defer wg.Done()
+						mu.Lock()
+						defer mu.Unlock()
+						if err != nil || base.Load() <= last {
+							t.Errorf("done(%v) of %d after %d", err, base.Load(), last)
+						}
+						last = base.Load()
+					})
+					base.Store(b)
+					mu.Unlock()
+					if err != nil {
+						t.Error(err)
+						wg.Done()
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if got := st.ConfirmOffset(); got != 1600 {
+			t.Fatalf("confirm offset %d, want 1600", got)
+		}
+	})
+}
+
+// A tail read makes no request.
+func TestTailReadsMakeNoRequest(t *testing.T) {
+	e := newEnv(t)
+	s := e.open(Config{WALLinger: time.Millisecond})
+	st := e.create(s, 1, 1)[0]
+	before := e.gets.Load()
+	for i := range 50 {
+		appendAll(t, st, numbered(fmt.Sprint(i), 10, 100)...)
+		if got := len(readAll(t, st)); got != 10*(i+1) {
+			t.Fatalf("%d batches, want %d", got, 10*(i+1))
+		}
+	}
+	if got := e.gets.Load() - before; got != 0 {
+		t.Fatalf("%d GETs, want 0", got)
+	}
+}
+
+// Fetch keeps the bounds of the stream and returns whole batches.
+func TestFetchBounds(t *testing.T) {
+	for _, place := range []string{"log cache", "object"} {
+		t.Run(place, func(t *testing.T) {
+			ctx := context.Background()
+			e := newEnv(t)
+			s := e.open(e.config(WALObject))
+			st := e.create(s, 1, 1)[0]
+			for range 10 {
+				done := make(chan error, 1)
+				if _, err := st.Append(ctx, RecordBatch{Count: 10, Payload: make([]byte, 100)}, func(err error) { done <- err }); err != nil {
+					t.Fatal(err)
+				}
+				if err := <-done; err != nil {
+					t.Fatal(err)
+				}
+			}
+			if place == "object" {
+				if err := s.upload.flush(ctx); err != nil {
+					t.Fatal(err)
+				}
+				s.cache.evict(0)
+			}
+			if err := st.Trim(ctx, 15); err != nil {
+				t.Fatal(err)
+			}
+			if err := st.Trim(ctx, 5); err != nil || st.StartOffset() != 15 {
+				t.Fatalf("trim back: %v, start %d, want 15", err, st.StartOffset())
+			}
+			for _, c := range []struct {
+				start, end   int64
+				maxBytes     int
+				first, after int64 // offsets that the batches span
+				err          error
+			}{
+				{start: 14, end: 100, err: ErrOffsetOutOfRange},
+				{start: 15, end: 101, err: ErrOffsetOutOfRange},
+				{start: 100, end: 100},
+				{start: 15, end: 16, maxBytes: 1, first: 10, after: 20},
+				{start: 15, end: 100, maxBytes: 250, first: 10, after: 30},
+				{start: 25, end: 41, maxBytes: 1000, first: 20, after: 50},
+				{start: 99, end: 100, maxBytes: 0, first: 90, after: 100},
+			} {
+				got, err := st.Fetch(ctx, c.start, c.end, c.maxBytes)
+				if !errors.Is(err, c.err) {
+					t.Fatalf("%+v: %v", c, err)
+				}
+				var first, after int64
+				if len(got) > 0 {
+					first, after = got[0].BaseOffset, got[len(got)-1].End()
+				}
+				if first != c.first || after != c.after {
+					t.Fatalf("%+v: batches span [%d, %d)", c, first, after)
+				}
+			}
+			if _, err := st.Fetch(ctx, 50, 40, 1); err == nil {
+				t.Fatal("start after end: no error")
+			}
+		})
+	}
+}

@@ -1,0 +1,397 @@
+package streamstore
+
+import (
+	"context"
+	"errors"
+	"hash/crc32"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tabletopic/tabletopic/internal/invariant"
+)
+
+// A walDevice makes the bulks of one life durable.
+type walDevice interface {
+	// write returns nil once the bulk is durable and the device has seen that no fence was
+	// there. It retries what may pass, until ctx ends. Any error is final: the bulk and all
+	// after it must not be acknowledged.
+	write(ctx context.Context, seq uint64, bulk [][]byte) error
+	// trim removes bulks below mark. Metadata must have moved the mark before.
+	trim(ctx context.Context, mark uint64) error
+	close() error
+}
+
+// A bulk collects the records of many streams on their way into the WAL. Payloads are
+// copied into its chunks once; the device, the log cache, fetches and uploads share them.
+type bulk struct {
+	seq     uint64   // set when its write starts
+	chunks  [][]byte // chunk 0 starts with the header; chunks never move
+	entries []entry
+	size    int64          // bytes of chunks, header included
+	due     time.Time      // when to close it
+	copying sync.WaitGroup // appenders that still copy into it
+	err     error          // outcome of the write …
+	written bool           // … once this is set, by the WAL's loop
+}
+
+// An entry is one appended batch.
+type entry struct {
+	stream *Stream
+	batch  RecordBatch
+	done   func(error)
+}
+
+// reserve returns n bytes that stay where they are. chunk is the capacity of a new chunk.
+func (b *bulk) reserve(n, chunk int) []byte {
+	last := len(b.chunks) - 1
+	if last < 0 || cap(b.chunks[last])-len(b.chunks[last]) < n {
+		b.chunks = append(b.chunks, make([]byte, 0, max(n, chunk)))
+		last++
+	}
+	at := len(b.chunks[last])
+	b.chunks[last] = b.chunks[last][:at+n]
+	b.size += int64(n)
+	return b.chunks[last][at : at+n : at+n]
+}
+
+// seal completes header and trailer and returns the bytes to write.
+func (b *bulk) seal(node Node, by nonce) [][]byte {
+	b.copying.Wait()
+	h := bulkHeader{
+		kind: bulkData, node: node.ID, count: uint32(len(b.entries)), epoch: node.Epoch,
+		seq: b.seq, nonce: by, body: uint64(b.size - walHeaderSize),
+	}
+	appendBulkHeader(b.chunks[0][:0], h)
+	var crc uint32
+	for _, c := range b.chunks {
+		crc = crc32.Update(crc, castagnoli, c)
+	}
+	return append(slices.Clip(b.chunks), appendBulkTrailer(make([]byte, 0, walTrailerSize), h.size(), crc))
+}
+
+// wal is the write-ahead log of this life of the node. Appends join the current bulk; its
+// loop writes bulks, many at a time, and acknowledges them as a contiguous prefix.
+type wal struct {
+	node   Node
+	nonce  nonce
+	device walDevice
+	cfg    Config
+
+	ack    func(*bulk) // called by the loop, in order of sequence
+	failed func(error) // called by the loop, once, before the failed appends are answered
+	evict  func(int64) // makes the log cache hold no more than this, as far as uploads allow
+
+	wake    chan struct{} // cap 1: the loop must look again
+	written chan *bulk    // from the writers; cap WALInflight
+	stopped chan struct{} // closed when the loop has returned
+
+	mu         sync.Mutex
+	cur        *bulk         // guarded by mu; nil if nothing waits
+	sealed     []*bulk       // guarded by mu; closed, not started
+	unflushed  int64         // guarded by mu; bytes appended and not acknowledged
+	unuploaded int64         // guarded by mu; bytes appended and not uploaded, unflushed included
+	room       chan struct{} // guarded by mu; closed and replaced when either shrinks
+	lastSeal   time.Time     // guarded by mu; when the timer last closed a bulk
+	chunkHint  int           // guarded by mu; size of the last bulk
+	flushing   bool          // guarded by mu; close the current bulk now
+	closing    bool          // guarded by mu
+	err        error         // guarded by mu; why nothing is appended any more
+}
+
+const (
+	idleLinger = 10 * time.Millisecond
+	minChunk   = 16 << 10
+)
+
+func newWAL(node Node, by nonce, device walDevice, cfg Config) *wal {
+	return &wal{
+		node: node, nonce: by, device: device, cfg: cfg,
+		wake:    make(chan struct{}, 1),
+		written: make(chan *bulk, cfg.WALInflight),
+		stopped: make(chan struct{}),
+		room:    make(chan struct{}),
+	}
+}
+
+// inflight is how many bulks are written at a time: one into a file, whose fsync groups them.
+func (w *wal) inflight() int {
+	if w.cfg.WAL == WALFile {
+		return 1
+	}
+	return w.cfg.WALInflight
+}
+
+// append gives the batch its offset and a place in the current bulk. It blocks only while
+// the WAL or the log cache is full.
+func (w *wal) append(ctx context.Context, st *Stream, b RecordBatch, done func(error)) (int64, error) {
+	size := walRecordSize + len(b.Payload)
+	w.mu.Lock()
+	for {
+		if err := st.appendable(); err != nil {
+			w.mu.Unlock()
+			return 0, err
+		}
+		if w.err != nil {
+			err := w.err
+			w.mu.Unlock()
+			return 0, err
+		}
+		if !w.full(int64(size)) {
+			break
+		}
+		room := w.room
+		w.mu.Unlock()
+		select {
+		case <-room:
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+		w.mu.Lock()
+	}
+	b.BaseOffset = st.next
+	st.next += int64(b.Count)
+	if w.cur != nil && w.cur.size+int64(size) > w.cfg.WALBytes && len(w.cur.entries) > 0 {
+		w.sealLocked()
+	}
+	if w.cur == nil {
+		w.openLocked(size)
+	}
+	cur := w.cur
+	rec := cur.reserve(size, min(max(2*int(cur.size), minChunk), int(max(w.cfg.WALBytes, minChunk))))
+	payload := b.Payload
+	b.Payload = rec[walRecordSize:]
+	cur.entries = append(cur.entries, entry{st, b, done})
+	cur.copying.Add(1)
+	w.unflushed += int64(size)
+	w.unuploaded += int64(size)
+	if cur.size >= w.cfg.WALBytes {
+		w.sealLocked()
+	}
+	epoch := st.epoch
+	w.mu.Unlock()
+
+	putRecordHeader(rec, walRecord{stream: st.id, epoch: epoch, batch: b})
+	copy(b.Payload, payload)
+	cur.copying.Done()
+	return b.BaseOffset, nil
+}
+
+// full reports whether n more bytes must wait. A batch larger than a bound passes alone.
+func (w *wal) full(n int64) bool {
+	return w.unflushed > 0 && w.unflushed+n > w.cfg.WALUnflushedBytes ||
+		w.unuploaded > 0 && w.unuploaded+n > w.cfg.LogCacheBytes
+}
+
+// openLocked starts a bulk, whose first record has the given size.
+func (w *wal) openLocked(size int) {
+	now := time.Now()
+	due := now.Add(min(idleLinger, w.cfg.WALLinger))
+	if busy := w.lastSeal.Add(w.cfg.WALLinger); busy.After(due) {
+		due = busy
+	}
+	w.cur = &bulk{due: due}
+	hint := min(max(w.chunkHint, walHeaderSize+size, minChunk), int(max(w.cfg.WALBytes, minChunk)))
+	w.cur.reserve(walHeaderSize, max(hint, walHeaderSize+size))
+	w.evict(max(0, w.cfg.LogCacheBytes-w.unflushed-w.cfg.WALBytes))
+	w.signal()
+}
+
+func (w *wal) sealLocked() {
+	w.sealed = append(w.sealed, w.cur)
+	w.chunkHint = int(w.cur.size + w.cur.size/8)
+	w.cur = nil
+	w.signal()
+}
+
+func (w *wal) signal() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// release takes n uploaded bytes off the bound of the log cache.
+func (w *wal) release(n int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.unuploaded -= n
+	w.makeRoomLocked()
+}
+
+func (w *wal) makeRoomLocked() {
+	close(w.room)
+	w.room = make(chan struct{})
+}
+
+// flush closes the current bulk without waiting for its time.
+func (w *wal) flush() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.flushing = true
+	w.signal()
+}
+
+// close refuses further appends with err, waits for those before, and ends the loop.
+func (w *wal) close(ctx context.Context, err error) error {
+	w.mu.Lock()
+	if w.err == nil {
+		w.err = err
+	}
+	w.closing, w.flushing = true, true
+	w.makeRoomLocked()
+	w.mu.Unlock()
+	w.signal()
+	select {
+	case <-w.stopped:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// run writes and acknowledges bulks until close is done, ctx ends or a write fails. It is
+// the goroutine that calls every done of an append.
+func (w *wal) run(ctx context.Context) {
+	defer close(w.stopped)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var (
+		queue   []*bulk // started and not acknowledged, by sequence
+		writers int
+		seq     uint64
+	)
+	for {
+		start, wait, finished := w.next(w.inflight()-writers, writers == 0 && len(queue) == 0)
+		for _, b := range start {
+			b.seq = seq
+			seq++
+			queue = append(queue, b)
+			writers++
+			go func() {
+				b.err = w.device.write(ctx, b.seq, b.seal(w.node, w.nonce))
+				w.written <- b
+			}()
+		}
+		if finished {
+			return
+		}
+		var due <-chan time.Time
+		if wait >= 0 {
+			timer.Reset(wait)
+			due = timer.C
+		}
+		select {
+		case <-w.wake:
+		case <-due:
+		case b := <-w.written:
+			writers--
+			if b.err == nil {
+				b.written = true
+				queue = w.acknowledge(queue)
+				break
+			}
+			cancel()
+			for range writers {
+				<-w.written
+			}
+			w.fail(queue, b.err)
+			return
+		case <-ctx.Done():
+			for range writers {
+				<-w.written
+			}
+			w.fail(queue, context.Cause(ctx))
+			return
+		}
+	}
+}
+
+// next takes up to free closed bulks to write, after closing the current one if it is
+// due; wait is how long until that, negative if there is nothing to wait for. With nothing
+// in flight (idle) and nothing left, a closing WAL has finished.
+func (w *wal) next(free int, idle bool) (start []*bulk, wait time.Duration, finished bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	wait = -1
+	if w.cur != nil {
+		if w.cfg.WAL == WALFile {
+			if free > 0 && len(w.sealed) == 0 {
+				w.sealLocked()
+			}
+		} else if now := time.Now(); w.flushing || !now.Before(w.cur.due) {
+			w.lastSeal = now
+			w.sealLocked()
+		} else {
+			wait = w.cur.due.Sub(now)
+		}
+	}
+	if w.cur == nil {
+		w.flushing = false
+	}
+	n := min(free, len(w.sealed))
+	start = slices.Clone(w.sealed[:n])
+	w.sealed = slices.Delete(w.sealed, 0, n)
+	return start, wait, w.closing && idle && n == 0 && w.cur == nil && len(w.sealed) == 0
+}
+
+// acknowledge answers the contiguous prefix of the queue that is durable and returns the rest.
+func (w *wal) acknowledge(queue []*bulk) []*bulk {
+	if invariant.Off("wal-contiguous-prefix") {
+		slices.SortStableFunc(queue, func(a, b *bulk) int {
+			if a.written != b.written && a.written {
+				return -1
+			}
+			return 0
+		})
+	}
+	n := 0
+	var bytes int64
+	for n < len(queue) && queue[n].written {
+		w.ack(queue[n])
+		bytes += queue[n].size - walHeaderSize
+		n++
+	}
+	if n > 0 {
+		w.mu.Lock()
+		w.unflushed -= bytes
+		w.makeRoomLocked()
+		w.mu.Unlock()
+	}
+	return slices.Delete(queue, 0, n)
+}
+
+// wakeIdle tells those who wait for the last append of a stream in b.
+func (w *wal) wakeIdle(b *bulk) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range b.entries {
+		st := b.entries[i].stream
+		if st.idle != nil && st.confirm.Load() == st.next {
+			close(st.idle)
+			st.idle = nil
+		}
+	}
+}
+
+// fail answers everything that is not acknowledged with err, in order.
+func (w *wal) fail(queue []*bulk, err error) {
+	err = errors.Join(ErrStreamFenced, err)
+	w.mu.Lock()
+	w.err = err
+	queue = append(queue, w.sealed...)
+	if w.cur != nil {
+		queue = append(queue, w.cur)
+	}
+	w.sealed, w.cur = nil, nil
+	w.makeRoomLocked()
+	w.mu.Unlock()
+	w.failed(err)
+	for _, b := range queue {
+		for _, e := range b.entries {
+			e.done(err)
+		}
+	}
+}
