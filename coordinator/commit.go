@@ -224,7 +224,7 @@ func tableProperties(topic, mapping string) iceberg.Properties {
 		"write.parquet.compression-codec":            "zstd",
 		"write.metadata.delete-after-commit.enabled": "true",
 		"write.metadata.previous-versions-max":       "20",
-		"history.expire.max-snapshot-age-ms":         "86400000",
+		"history.expire.max-snapshot-age-ms":         "3600000",
 		"history.expire.min-snapshots-to-keep":       "10",
 		keyTopic:                                     topic,
 		"tabletopic.mapping":                         mapping,

@@ -65,9 +65,11 @@ type (
 	}
 
 	// Began is what a coordinator says first. Whatever bears a lower epoch is void, and
-	// workers say again what they wait for.
+	// workers say again what they wait for. Table is zero if there is none: what workers
+	// have for another table is void.
 	Began struct {
 		Epoch int32
+		Table uuid.UUID
 	}
 
 	// Table describes the table to the workers: at the beginning, after each Hello, and

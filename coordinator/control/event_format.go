@@ -24,7 +24,7 @@ import (
 // for none. The bodies, by kind:
 //
 //	1 hello      worker 16, partitions
-//	2 began      epoch
+//	2 began      epoch, table 16
 //	3 table      epoch, table 16, location, format version, spec, last column id, kafka
 //	             column, schema, writer ids, next offsets
 //	4 needed     writer id
@@ -205,7 +205,9 @@ func (e Hello) appendBody(dst []byte) []byte {
 	return appendInts(append(dst, e.Worker[:]...), e.Partitions)
 }
 
-func (e Began) appendBody(dst []byte) []byte { return appendInt(dst, int64(e.Epoch)) }
+func (e Began) appendBody(dst []byte) []byte {
+	return append(appendInt(dst, int64(e.Epoch)), e.Table[:]...)
+}
 
 func (e Table) appendBody(dst []byte) []byte {
 	dst = appendInt(dst, int64(e.Epoch))
@@ -286,7 +288,7 @@ func parseBody(k kind, src []byte) (Event, error) {
 	case kindHello:
 		e = Hello{d.uuid(), d.ints()}
 	case kindBegan:
-		e = Began{d.int32()}
+		e = Began{d.int32(), d.uuid()}
 	case kindTable:
 		e = Table{d.int32(), d.uuid(), d.string(), d.int(), d.int(), d.int(), d.string(), d.bytes(), d.ints(), d.offsets()}
 	case kindNeeded:
@@ -493,6 +495,7 @@ func Describe(e Event) string {
 		line("partitions", "%v", e.Partitions)
 	case Began:
 		line("epoch", "%d", e.Epoch)
+		line("table", "%s", e.Table)
 	case Table:
 		line("epoch", "%d", e.Epoch)
 		line("table", "%s", e.UUID)

@@ -12,7 +12,7 @@ import (
 
 // A WriterSchema is a schema as the registry has it.
 type WriterSchema struct {
-	Type       string   // AVRO; empty means AVRO
+	Type       string // AVRO; empty means AVRO
 	Text       string
 	References []string // texts of the schemas that it names, each after those that it names itself
 }

@@ -1,0 +1,477 @@
+// Package coordinator makes the table of a topic and is the only one that commits to it.
+//
+// [State] decides and [Coordinator] acts. State has no clock, no goroutine and no I/O, so
+// every interleaving can be written down in testdata. The Coordinator of a topic sits with
+// the topic's partition 0, and the leader epoch of that partition is its own: the table
+// records it, and a coordinator that meets a later one there stops.
+//
+//	worker ── pending ──▶ ┌─────────┐ ── request ──▶ workers
+//	worker ── answer ───▶ │ control │
+//	worker ── needed ───▶ │   log   │ ◀── began, table, refused, committed ── coordinator ──▶ catalog
+//	                      └─────────┘
+//
+// Nothing but the table says how far the table is: each data commit sets the next offset of
+// every partition in the same change as its snapshot, and is conditional on the table that
+// it was built on. A coordinator therefore begins by reading the table, and needs nothing of
+// what its predecessor knew. table_format.go has what it writes there.
+package coordinator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/apache/iceberg-go"
+	"github.com/apache/iceberg-go/table"
+	"github.com/google/uuid"
+
+	"github.com/tabletopic/tabletopic/catalog"
+	"github.com/tabletopic/tabletopic/coordinator/control"
+	"github.com/tabletopic/tabletopic/internal/invariant"
+	"github.com/tabletopic/tabletopic/parquetio"
+)
+
+// Topic is the topic that a Coordinator commits.
+type Topic struct {
+	ID         uuid.UUID
+	Name       string
+	Partitions int32
+	Epoch      int32 // leader epoch of partition 0
+}
+
+// Config of a Coordinator.
+type Config struct {
+	Namespace   string        // of the table; may have dots
+	Table       string        // name of the table; the topic's, made legal, if empty
+	KafkaColumn string        // the column for topic, partition and offset; none if empty
+	OnRewind    string        // RewindPause, RewindReplay or RewindAccept. RewindPause if empty
+	Lag         time.Duration // records wait no longer than this for a round. 10 s if zero
+	Timeout     time.Duration // a round waits no longer than this for answers. 30 s if zero
+	MinBackoff  time.Duration // first pause between attempts at the catalog. 100 ms if zero
+	MaxBackoff  time.Duration // longest. 10 s if zero
+}
+
+func (c *Config) setDefaults() {
+	for _, d := range []struct {
+		v   *time.Duration
+		def time.Duration
+	}{{&c.Lag, 10 * time.Second}, {&c.Timeout, 30 * time.Second}, {&c.MinBackoff, 100 * time.Millisecond}, {&c.MaxBackoff, 10 * time.Second}} {
+		if *d.v <= 0 {
+			*d.v = d.def
+		}
+	}
+	if c.OnRewind == "" {
+		c.OnRewind = RewindPause
+	}
+}
+
+// Schemas gives writer schemas as columns; [control.Schemas] says what its errors mean.
+type Schemas interface {
+	Value(ctx context.Context, id int32) (*parquetio.ValueSchema, error)
+}
+
+// A Coordinator commits one topic. Only Run touches its fields.
+type Coordinator struct {
+	topic   Topic
+	cfg     Config
+	ident   table.Identifier
+	catalog catalog.Catalog
+	control control.Log
+	schemas Schemas
+	log     *slog.Logger
+	metrics topicMetrics
+
+	table     *table.Table // as last loaded or committed; nil before there is one
+	uuid      uuid.UUID    // of the table that the files are for
+	own       bool         // the table has had a commit of this topic
+	commits   int
+	announced int     // schema that the workers know of
+	fits      []int32 // writer schemas that the current table schema is known to hold
+}
+
+// New returns a coordinator that has not begun. The metrics may be nil.
+func New(topic Topic, cat catalog.Catalog, ctl control.Log, schemas Schemas, cfg Config, m *Metrics, log *slog.Logger) (*Coordinator, error) {
+	cfg.setDefaults()
+	ident, err := Identifier(cfg.Namespace, cfg.Table, topic.Name)
+	if err != nil {
+		return nil, err
+	}
+	return &Coordinator{
+		topic: topic, cfg: cfg, ident: ident, catalog: cat, control: ctl, schemas: schemas,
+		log:     log.With("topic", topic.Name, "table", strings.Join(ident, "."), "epoch", topic.Epoch),
+		metrics: m.topic(topic.Name),
+	}, nil
+}
+
+// Run coordinates until ctx ends, or a newer coordinator has the table (ErrFenced).
+func (c *Coordinator) Run(ctx context.Context) error {
+	for attempt := 0; ; attempt++ {
+		err := c.run(ctx)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if errors.Is(err, ErrFenced) {
+			c.log.Warn("coordinator stops", "error", err)
+			return err
+		}
+		c.log.Error("coordinator begins again from the table", "error", err)
+		if err := c.pause(ctx, attempt); err != nil {
+			return err
+		}
+	}
+}
+
+// run owns the State, from the table as it is now. It returns when ctx ends, when the
+// coordinator is fenced, and with an error after which it must begin anew.
+func (c *Coordinator) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	tail, err := c.control.Tail(c.topic.ID)
+	if err != nil {
+		return fmt.Errorf("tail control log: %w", err)
+	}
+	events := make(chan control.Event, 64)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer tail.Close()
+		for {
+			e, err := tail.Next(ctx)
+			if err != nil {
+				cancel(err)
+				return
+			}
+			select {
+			case events <- e:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	defer func() { cancel(nil); <-done }()
+
+	next, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	st := NewState(c.topic.Epoch, c.topic.Partitions, next, c.cfg.Lag, c.cfg.Timeout)
+	if err := c.append(ctx, control.Began{Epoch: c.topic.Epoch, Table: c.uuid}); err != nil {
+		return err
+	}
+	if err := c.announce(ctx, st); err != nil {
+		return err
+	}
+
+	var wake <-chan time.Time
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		var step Step
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case e := <-events:
+			step, err = c.handle(ctx, st, e)
+		case <-wake:
+			step = st.Tick(uuid.New(), time.Now())
+		}
+		if err == nil {
+			err = c.act(ctx, st, &step)
+		}
+		if err != nil {
+			return err
+		}
+		wake = nil
+		if c.table != nil && !step.Wake.IsZero() {
+			timer.Reset(time.Until(step.Wake))
+			wake = timer.C
+		}
+	}
+}
+
+// act does what a step says, in order.
+func (c *Coordinator) act(ctx context.Context, st *State, step *Step) error {
+	if step.Ignored != "" {
+		c.log.Debug("answer ignored", "reason", step.Ignored)
+	}
+	if err := c.append(ctx, step.Append...); err != nil {
+		return err
+	}
+	if step.Commit == nil {
+		return nil
+	}
+	cm := step.Commit
+	snapshot, err := c.commit(ctx, cm)
+	switch {
+	case err == nil:
+		*step = st.Done(snapshot, time.Now())
+		c.metrics.committed(cm)
+		for _, g := range cm.gaps() {
+			c.log.Warn("the log had lost offsets before they reached the table; the snapshot records the gap",
+				"partition", g.partition, "offset", g.start, "until", g.end)
+		}
+		c.log.Info("committed", "commit_id", cm.ID, "snapshot", snapshot, "files", len(cm.Files), "ranges", len(cm.Ranges))
+		if err := c.append(ctx, step.Append...); err != nil {
+			return err
+		}
+		if c.table.Schema().ID != c.announced { // by another writer
+			c.fits = nil
+			return c.announce(ctx, st)
+		}
+		return nil
+	case errors.Is(err, errMoved), errors.Is(err, errReplaced), errors.Is(err, errRewound):
+		c.log.Warn("commit is void: the workers begin again from the table", "commit_id", cm.ID, "error", err)
+		next, err := c.open(ctx)
+		if err != nil {
+			return err
+		}
+		st.Reset(next)
+		if c.table == nil {
+			if err := c.append(ctx, control.Began{Epoch: c.topic.Epoch, Table: c.uuid}); err != nil {
+				return err
+			}
+		}
+		*step = Step{}
+		return c.announce(ctx, st)
+	case errors.Is(err, ErrFenced), ctx.Err() != nil:
+		return err
+	}
+	c.metrics.failures.Inc()
+	c.log.Error("commit refused: its records wait and are tried again", "commit_id", cm.ID, "error", err)
+	*step = st.Failed(time.Now(), c.cfg.MaxBackoff)
+	return c.reload(ctx)
+}
+
+// handle folds an event into the State, or serves it.
+func (c *Coordinator) handle(ctx context.Context, st *State, e control.Event) (Step, error) {
+	now := time.Now()
+	switch e := e.(type) {
+	case control.Began:
+		if e.Epoch > c.topic.Epoch {
+			return Step{}, fmt.Errorf("%w: epoch %d began", ErrFenced, e.Epoch)
+		}
+	case control.Hello:
+		if c.table == nil {
+			return st.Apply(e, now), c.append(ctx, control.Began{Epoch: c.topic.Epoch, Table: c.uuid})
+		}
+		return st.Apply(e, now), c.announce(ctx, st)
+	case control.Needed:
+		if err := c.fit(ctx, st, e.Writer); err != nil {
+			return Step{}, err
+		}
+	}
+	return st.Apply(e, now), nil
+}
+
+func (c *Coordinator) append(ctx context.Context, events ...control.Event) error {
+	if len(events) == 0 {
+		return nil
+	}
+	if err := c.control.Append(ctx, c.topic.ID, events...); err != nil {
+		return fmt.Errorf("append to control log: %w", err)
+	}
+	return nil
+}
+
+// announce tells the workers what the table is and holds.
+func (c *Coordinator) announce(ctx context.Context, st *State) error {
+	if c.table == nil {
+		return nil
+	}
+	schema, err := json.Marshal(c.table.Schema())
+	if err != nil {
+		return fmt.Errorf("schema of table %v: %w", c.ident, err)
+	}
+	meta := c.table.Metadata()
+	c.announced = c.table.Schema().ID
+	return c.append(ctx, control.Table{
+		Epoch:         c.topic.Epoch,
+		UUID:          meta.TableUUID(),
+		Location:      strings.TrimSuffix(catalog.DataLocation(c.table, ""), "/"),
+		FormatVersion: meta.Version(),
+		Spec:          meta.DefaultPartitionSpec(),
+		LastColumnID:  meta.LastColumnID(),
+		KafkaColumn:   c.cfg.KafkaColumn,
+		Schema:        schema,
+		Fits:          c.fits,
+		Next:          st.Next(),
+	})
+}
+
+// open loads the table, if there is one, and returns what it holds. It waits while the
+// catalog is away, and while the table is rewound and the policy is to pause.
+func (c *Coordinator) open(ctx context.Context) (map[int32]int64, error) {
+	c.table, c.uuid, c.own, c.fits = nil, uuid.UUID{}, false, nil
+	for attempt := 0; ; attempt++ {
+		err := c.reload(ctx)
+		if errors.Is(err, errReplaced) {
+			c.table = nil
+			return map[int32]int64{}, nil // made when a worker needs it
+		}
+		if err != nil {
+			return nil, err
+		}
+		if owner, ok := c.table.Properties()[keyTopic]; ok && owner != c.topic.Name && !invariant.Off("table-of-another-topic") {
+			err = fmt.Errorf("table %v is that of topic %q: set table.topic.name of topic %q to another name", c.ident, owner, c.topic.Name)
+		} else {
+			c.uuid = c.table.Metadata().TableUUID()
+			var v view
+			if v, err = c.look(); err == nil {
+				c.metrics.paused.Set(0)
+				c.foreseen(v)
+				return v.next, c.prove(ctx)
+			}
+		}
+		if errors.Is(err, ErrFenced) {
+			return nil, err
+		}
+		c.metrics.paused.Set(1)
+		if attempt == 0 {
+			c.log.Error("table paused", "error", err)
+		}
+		if err := c.pause(ctx, attempt); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// foreseen logs what an operator should know of before the next commit.
+func (c *Coordinator) foreseen(v view) {
+	if !v.own && v.position.Topic != (uuid.UUID{}) {
+		c.log.Warn("the table holds rows of an earlier topic of this name: the records of this one are added to them",
+			"earlier_topic_id", v.position.Topic, "topic_id", c.topic.ID)
+	}
+	for _, a := range v.accepted {
+		c.log.Warn("rows that a rollback removed from the table are left out; the next snapshot records the gap",
+			"partition", a.partition, "offset", a.start, "until", a.end)
+	}
+}
+
+// fit makes or evolves the table so that it holds writer schema id, and answers the worker.
+// A registry that is away leaves the question open: the worker asks again.
+func (c *Coordinator) fit(ctx context.Context, st *State, id int32) error {
+	v := &parquetio.ValueSchema{}
+	if id != 0 {
+		var err error
+		if v, err = c.schemas.Value(ctx, id); control.Certain(err) {
+			return c.refuse(ctx, id, err)
+		} else if err != nil {
+			c.log.Warn("schema not read: the worker asks again", "error", err)
+			return nil
+		}
+	}
+	for attempt := 0; ; attempt++ {
+		done, err := c.tryFit(ctx, v)
+		switch {
+		case err != nil && (errors.Is(err, errReplaced) || errors.Is(err, errMoved)):
+			return err
+		case err != nil:
+			if ctx.Err() != nil {
+				return err
+			}
+			return c.refuse(ctx, id, err)
+		case done:
+			if id != 0 {
+				c.fits = append(c.fits[:len(c.fits):len(c.fits)], id)
+				if len(c.fits) > 100 {
+					c.fits = c.fits[1:]
+				}
+			}
+			c.metrics.schema.Set(float64(c.table.Schema().ID))
+			return c.announce(ctx, st)
+		}
+		if err := c.pause(ctx, attempt); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *Coordinator) refuse(ctx context.Context, id int32, err error) error {
+	c.log.Warn("schema refused: its records become dead letters", "schema_id", id, "error", err)
+	return c.append(ctx, control.Refused{Epoch: c.topic.Epoch, Writer: id, Reason: err.Error()})
+}
+
+// tryFit is one attempt; done is false if the catalog must be asked again.
+func (c *Coordinator) tryFit(ctx context.Context, v *parquetio.ValueSchema) (done bool, err error) {
+	if c.table == nil {
+		return c.create(ctx, v)
+	}
+	next, changed, err := parquetio.Evolve(c.table.Schema(), c.table.Metadata().LastColumnID(), v, c.cfg.KafkaColumn)
+	if err != nil || !changed {
+		return true, err
+	}
+	t, err := c.catalog.Commit(ctx, c.table, catalog.Commit{Schema: next})
+	switch {
+	case err == nil:
+		c.log.Info("table schema evolved", "schema", next.ID, "columns", next.NumFields())
+		c.table, c.fits = t, nil
+		return true, nil
+	case errors.Is(err, catalog.ErrCommitConflict), errors.Is(err, catalog.ErrCommitUnknown):
+		c.log.Info("schema commit not done: reading the table again", "error", err)
+		c.fits = nil
+		if err := c.reload(ctx); err != nil {
+			return false, err
+		}
+		_, err := c.look()
+		return false, err
+	}
+	return false, err
+}
+
+// create makes the table and proves that its catalog keeps what we set.
+func (c *Coordinator) create(ctx context.Context, v *parquetio.ValueSchema) (done bool, err error) {
+	schema, err := parquetio.TableSchema(v, c.cfg.KafkaColumn)
+	if err != nil {
+		return false, err
+	}
+	props := tableProperties(c.topic.Name, strconv.Itoa(parquetio.MappingVersion))
+	props[keyProbe] = probe
+	if _, err = c.catalog.Create(ctx, c.ident, schema, props); err == nil {
+		c.log.Info("table created", "columns", schema.NumFields())
+	} else {
+		c.log.Warn("create table: reading what is there", "error", err)
+	}
+	next, err := c.open(ctx)
+	if err == nil && len(next) > 0 {
+		return false, fmt.Errorf("%w: it came back", errMoved)
+	}
+	return false, err // the next attempt finds the table, or makes it again
+}
+
+// probe is a property as long as the longest that a commit sets.
+var probe = strings.Repeat("0123456789abcdef", maxValue/16)
+
+// prove refuses a catalog that drops or shortens the properties that we rely on: it reads
+// the table that was just made, or sets and reads one of a table that was there before.
+func (c *Coordinator) prove(ctx context.Context) error {
+	for attempt := 0; ; attempt++ {
+		switch c.table.Properties()[keyProbe] {
+		case probe, "ok":
+			return nil
+		}
+		if attempt > 0 && !invariant.Off("property-probe") {
+			return fmt.Errorf("the catalog does not keep table properties of %d bytes: table %v cannot record how far it is; use another catalog", maxValue, c.ident)
+		}
+		_, err := c.catalog.Commit(ctx, c.table, catalog.Commit{Properties: iceberg.Properties{keyProbe: probe}})
+		if err != nil && !errors.Is(err, catalog.ErrCommitConflict) && !errors.Is(err, catalog.ErrCommitUnknown) {
+			return fmt.Errorf("set a property of table %v: %w", c.ident, err)
+		}
+		if err != nil {
+			attempt = -1 // not a proof of anything
+		}
+		if err := c.pause(ctx, 0); err != nil {
+			return err
+		}
+		if err := c.reload(ctx); err != nil {
+			return err
+		}
+		if invariant.Off("property-probe") {
+			return nil
+		}
+	}
+}

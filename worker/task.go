@@ -1,0 +1,723 @@
+package worker
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/apache/iceberg-go/codec"
+	"github.com/google/uuid"
+
+	"github.com/tabletopic/tabletopic/coordinator/control"
+	"github.com/tabletopic/tabletopic/internal/invariant"
+	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/parquetio"
+	"github.com/tabletopic/tabletopic/record"
+)
+
+// A lane is an open file. A partition's records go to one lane until it is sealed, so that
+// its offsets follow each other within a file and from file to file. One task at a time has
+// the lane; between tasks the loop has it.
+type lane struct {
+	table    *tableInfo
+	location string
+	named    chan struct{} // closed when the journal has the location
+	builder  *parquetio.Builder
+	writer   *parquetio.Writer
+	ranges   map[int32]*control.Range
+	letters  map[int32][]Letter
+	held     int   // bytes of letters
+	busy     bool  // a task has it
+	sealing  bool  // to be sealed when the task is over
+	reserved int64 // bytes of the memory budget
+}
+
+// A file is a sealed lane.
+type file struct {
+	control.File
+	location string
+	reserved int64
+	done     bool // durable, with its dead letters
+}
+
+// within reports whether the table, which is at, holds all of the file.
+func (f *file) within(at map[int32]int64) bool {
+	for _, r := range f.Ranges {
+		if reached, begun := at[r.Partition]; !begun || r.End > reached {
+			return false
+		}
+	}
+	return true
+}
+
+// follows reports whether the file continues the table, and moves at over it if so.
+func (f *file) follows(at map[int32]int64) bool {
+	for _, r := range f.Ranges {
+		if reached, begun := at[r.Partition]; begun && r.Start-r.Gap != reached {
+			return false
+		}
+	}
+	for _, r := range f.Ranges {
+		at[r.Partition] = r.End
+	}
+	return true
+}
+
+func follows(ranges map[int32]*control.Range, at map[int32]int64) bool {
+	for p, r := range ranges {
+		if reached, begun := at[p]; begun && r.Start-r.Gap != reached {
+			return false
+		}
+		at[p] = r.End
+	}
+	return true
+}
+
+const (
+	flushRows    = 32 << 10 // rows that go from the builder to the writer at a time
+	flushBytes   = 8 << 20
+	maxLetters   = 4 << 20 // bytes of dead letters that a lane holds until it is sealed
+	laneBacklog  = 1 << 16 // records per open file before another is worth it
+	wireHeader   = 5       // magic byte and schema id
+	askAgainBase = 5 * time.Second
+)
+
+// schedule starts the tasks that can run now.
+func (w *Worker) schedule(ctx context.Context) {
+	now := time.Now()
+	var backlog int64
+	for _, p := range w.order {
+		start, end := p.source.Bounds()
+		backlog += max(0, end-max(p.next, start))
+	}
+	if backlog == 0 {
+		return
+	}
+	if w.table == nil {
+		w.scout(ctx, now)
+		return
+	}
+	w.sealFull(ctx)
+	lanes := min(w.cfg.MaxLanes, 1+int(backlog/laneBacklog))
+	for i, first := 0, w.cursor; i < len(w.order); i++ {
+		at := (first + i) % len(w.order)
+		p := w.order[at]
+		if p.busy || p.waits || now.Before(p.retryAt) || !w.waiting(p) {
+			continue
+		}
+		l := w.laneFor(p, lanes)
+		if l == nil {
+			continue
+		}
+		if !w.shared.budget.reserve(taskBytes(w.cfg)) {
+			w.relieve(ctx)
+			return
+		}
+		w.gen.running += taskBytes(w.cfg)
+		w.cursor = at + 1
+		w.start(p, l)
+	}
+}
+
+// taskBytes is what a task may add to memory: the chunk, decompressed, and its columns.
+func taskBytes(c Config) int64 { return 4 * int64(c.ChunkBytes) }
+
+// laneFor returns the lane of p, or another that is free, or a new one if there are fewer than n.
+func (w *Worker) laneFor(p *part, n int) *lane {
+	if p.lane != nil {
+		if p.lane.busy || p.lane.sealing {
+			return nil
+		}
+		return p.lane
+	}
+	for _, l := range w.gen.lanes {
+		if !l.busy && !l.sealing {
+			return l
+		}
+	}
+	if len(w.gen.lanes) >= n {
+		return nil
+	}
+	l, err := w.newLane()
+	if err != nil {
+		w.log.Error("open data file", "error", err)
+		p.retryAt = time.Now().Add(w.cfg.Retry)
+		return nil
+	}
+	w.gen.lanes = append(w.gen.lanes, l)
+	return l
+}
+
+func (w *Worker) newLane() (*lane, error) {
+	t := w.table
+	l := &lane{
+		table:    t,
+		location: t.Location + "/" + w.topic.ID.String() + "/" + uuid.NewString() + ".parquet",
+		named:    make(chan struct{}),
+		ranges:   map[int32]*control.Range{},
+		letters:  map[int32][]Letter{},
+	}
+	var err error
+	if l.builder, err = parquetio.NewBuilder(t.schema, t.KafkaColumn); err != nil {
+		return nil, err
+	}
+	if l.writer, err = parquetio.NewWriter(t.schema, parquetio.WriterConfig{}); err != nil {
+		return nil, err
+	}
+	g := w.gen
+	g.tasks.Go(func() {
+		if w.journal(g.ctx, t.UUID, l.location) == nil {
+			close(l.named)
+		}
+	})
+	return l, nil
+}
+
+// journal names files until the journal has them.
+func (w *Worker) journal(ctx context.Context, table uuid.UUID, names ...string) error {
+	for {
+		err := w.control.Append(ctx, w.topic.ID, control.Journal{At: time.Now(), Table: table, Names: names})
+		if err == nil {
+			return nil
+		}
+		w.log.Warn("journal file name: trying again", "error", err)
+		if err := sleep(ctx, w.cfg.Retry); err != nil {
+			return err
+		}
+	}
+}
+
+// rejournal names the files that still wait for a commit, so that they do not look forgotten.
+func (w *Worker) rejournal(ctx context.Context) {
+	if w.table == nil {
+		return
+	}
+	var names []string
+	for _, l := range w.gen.lanes {
+		names = append(names, l.location)
+	}
+	for _, f := range w.gen.files {
+		if f.location != "" {
+			names = append(names, f.location)
+		}
+	}
+	if len(names) > 0 {
+		w.send(ctx, control.Journal{At: time.Now(), Table: w.table.UUID, Names: names})
+	}
+}
+
+// start runs a task that converts a chunk of p into l.
+func (w *Worker) start(p *part, l *lane) {
+	g, t := w.gen, w.table
+	refused := w.refused
+	if len(refused) > 0 {
+		refused = maps.Clone(refused)
+	}
+	p.busy, l.busy, p.lane = true, true, l
+	task := &task{w: w, p: p, l: l, table: t, refused: refused, next: p.next, gap: p.gap, skip: p.skip}
+	g.tasks.Go(func() {
+		if !w.shared.enter(g.ctx) {
+			return
+		}
+		task.run(g.ctx)
+		w.shared.leave()
+		g.report(func() { w.finish(task) })
+	})
+}
+
+// A task converts a chunk of one partition into a lane. Its results are fields.
+type task struct {
+	w       *Worker
+	p       *part
+	l       *lane
+	table   *tableInfo
+	refused map[int32]string
+
+	next   int64 // to be read next
+	gap    int64
+	skip   map[int64]bool
+	last   int64 // the largest of skip
+	rows   int64
+	dead   int64
+	needed int32 // the table must hold this schema first; -1 if none
+	split  bool  // a gap: what is read next belongs into another file
+	err    error // what stopped the task; next is where to go on
+	size   int64 // of the lane
+}
+
+// run converts until the chunk ends, or a record needs what is not there yet.
+func (t *task) run(ctx context.Context) {
+	t.needed = -1
+	begin := t.prepare(ctx)
+	if t.err == nil && !t.split {
+		t.convert(ctx)
+	}
+	if t.next > begin && begin >= 0 {
+		r := t.l.ranges[t.p.index]
+		if r == nil {
+			r = &control.Range{Partition: t.p.index, Start: begin, Gap: t.gap}
+			t.l.ranges[t.p.index] = r
+			t.gap = 0
+		}
+		r.End = t.next
+		r.Rows += t.rows
+		r.Dead += t.dead
+	}
+	t.size = t.l.builder.Bytes() + t.l.writer.Bytes() + int64(t.l.held)
+}
+
+// prepare finds where to begin, and which records became dead letters in an earlier life.
+func (t *task) prepare(ctx context.Context) (begin int64) {
+	if start, _ := t.p.source.Bounds(); t.next < start {
+		if t.next >= 0 {
+			if t.l.ranges[t.p.index] != nil {
+				t.split = true
+				return t.next
+			}
+			t.gap += start - t.next
+		}
+		t.next = start
+	}
+	if t.skip == nil {
+		t.skip, t.err = t.w.dead.Since(ctx, t.p.index, t.next)
+	}
+	for offset := range t.skip {
+		t.last = max(t.last, offset)
+	}
+	return t.next
+}
+
+// convert decodes a chunk of records.
+func (t *task) convert(ctx context.Context) {
+	batches, next, err := t.p.source.Read(ctx, t.next, t.w.cfg.ChunkBytes)
+	if err != nil {
+		if !errors.Is(err, ErrBelowStart) { // else prepare finds the gap
+			t.err = err
+		}
+		return
+	}
+	reader := t.w.shared.readers.Get().(*record.Reader)
+	defer t.w.shared.readers.Put(reader)
+	var rec record.Record
+	for _, b := range batches {
+		if err := reader.Reset(b); err != nil {
+			t.err = fmt.Errorf("batch at offset %d: %w", b.BaseOffset(), err)
+			return
+		}
+		m := parquetio.RecordMeta{Partition: t.p.index}
+		if b.LogAppendTime() {
+			m.TimestampType = 1
+		}
+		for {
+			ok, err := reader.Next(&rec)
+			if err != nil {
+				t.err = fmt.Errorf("record after offset %d: %w", t.next, err)
+				return
+			}
+			if !ok {
+				break
+			}
+			if rec.Offset < t.next {
+				continue
+			}
+			if !t.record(ctx, &rec, m) {
+				return
+			}
+			t.next = rec.Offset + 1
+		}
+		if ctx.Err() != nil {
+			t.err = ctx.Err()
+			return
+		}
+	}
+	t.next = max(t.next, next)
+}
+
+// record makes a row or a dead letter of rec. It returns false if neither can be made now.
+func (t *task) record(ctx context.Context, rec *record.Record, m parquetio.RecordMeta) bool {
+	if len(t.skip) > 0 && t.skip[rec.Offset] {
+		t.dead++
+		return true
+	}
+	m.Offset, m.Timestamp, m.Key, m.Headers = rec.Offset, rec.Timestamp, rec.Key, rec.Headers
+	var d *parquetio.Decoder
+	var id int32
+	if rec.Value != nil {
+		if len(rec.Value) < wireHeader || rec.Value[0] != 0 {
+			return t.letter(rec, CauseNoMagic, "the payload does not begin with a zero byte and a schema id: use a schema registry serializer", 0)
+		}
+		id = int32(binary.BigEndian.Uint32(rec.Value[1:]))
+		var cause, detail string
+		if d, cause, detail = t.decoder(ctx, id); cause != "" {
+			return t.letter(rec, cause, detail, id)
+		}
+		if d == nil {
+			return false
+		}
+	}
+	for {
+		var err error
+		if d == nil {
+			err = t.l.builder.AppendNull(m)
+		} else {
+			err = t.l.builder.Append(d, rec.Value[wireHeader:], m)
+		}
+		var bad *parquetio.DecodeError
+		switch {
+		case err == nil:
+			t.rows++
+			if rows := t.l.builder.Rows(); rows >= flushRows || rows%1024 == 0 && t.l.builder.Bytes() >= flushBytes {
+				t.err = t.l.flush()
+			}
+			return t.err == nil
+		case errors.As(err, &bad):
+			return t.letter(rec, CauseUndecodable, err.Error(), id)
+		case errors.Is(err, parquetio.ErrFull) && t.l.builder.Rows() > 0:
+			if t.err = t.l.flush(); t.err != nil {
+				return false
+			}
+		case errors.Is(err, parquetio.ErrFull):
+			return t.letter(rec, CauseUndecodable, "the record is too large for one column", id)
+		default:
+			t.err = err
+			return false
+		}
+	}
+}
+
+// decoder returns the decoder of schema id, or why its records are dead letters. With
+// neither, needed or err says what must come first.
+func (t *task) decoder(ctx context.Context, id int32) (d *parquetio.Decoder, cause, detail string) {
+	if d, ok := t.table.decoders.Load(id); ok {
+		return d.(*parquetio.Decoder), "", ""
+	}
+	v, err := t.w.schemas.Value(ctx, id)
+	switch {
+	case errors.Is(err, metadata.ErrSchemaNotExist):
+		return nil, CauseUnknownSchema, err.Error()
+	case control.Certain(err):
+		return nil, CauseBadSchema, err.Error()
+	case err != nil && !invariant.Off("registry-down-waits"):
+		t.err = fmt.Errorf("the registry does not answer; the partition waits: %w", err)
+		return nil, "", ""
+	case err != nil:
+		return nil, CauseUnknownSchema, err.Error()
+	}
+	if reason, ok := t.refused[id]; ok {
+		return nil, CauseIncompatible, reason
+	}
+	d, err = parquetio.Compile(v, t.table.schema, t.table.KafkaColumn)
+	if err != nil && slices.Contains(t.table.Fits, id) {
+		return nil, CauseIncompatible, err.Error()
+	}
+	if err != nil {
+		t.needed = id
+		return nil, "", ""
+	}
+	t.table.decoders.Store(id, d)
+	return d, "", ""
+}
+
+// letter keeps a copy of rec until the lane is sealed. It returns false if a later record
+// is a dead letter already: this one was good when that was written, and would be taken for
+// a repeat.
+func (t *task) letter(rec *record.Record, cause, detail string, id int32) bool {
+	if rec.Offset < t.last {
+		t.err = fmt.Errorf("record was good before a restart and is not now: %s: %s; restore the schema, or skip the record by deleting records up to it", cause, detail)
+		return false
+	}
+	l := Letter{Record: record.Record{Offset: rec.Offset, Timestamp: rec.Timestamp, Key: slices.Clone(rec.Key), Value: slices.Clone(rec.Value)},
+		Cause: cause, Detail: detail, SchemaID: id}
+	for _, h := range rec.Headers {
+		l.Record.Headers = append(l.Record.Headers, record.Header{Key: h.Key, Value: slices.Clone(h.Value)})
+	}
+	t.l.letters[t.p.index] = append(t.l.letters[t.p.index], l)
+	t.l.held += len(l.Record.Key) + len(l.Record.Value) + len(detail) + 200
+	t.dead++
+	t.w.metrics.dead(cause)
+	return true
+}
+
+// flush moves the rows of the builder to the writer.
+func (l *lane) flush() error {
+	if l.builder.Rows() == 0 {
+		return nil
+	}
+	batch, err := l.builder.Finish()
+	if err != nil {
+		return err
+	}
+	defer batch.Release()
+	return l.writer.Write(batch)
+}
+
+// finish takes the result of a task.
+func (w *Worker) finish(t *task) {
+	t.p.busy, t.l.busy = false, false
+	t.p.next, t.p.gap, t.p.skip = t.next, t.gap, t.skip
+	w.gen.running -= taskBytes(w.cfg)
+	w.shared.budget.add(t.size - t.l.reserved - taskBytes(w.cfg))
+	t.l.reserved = t.size
+	w.metrics.rows.Add(float64(t.rows))
+	if t.needed >= 0 {
+		t.p.waits = true
+		w.need(w.gen.ctx, t.needed)
+	}
+	if t.err != nil {
+		w.log.Warn("partition waits", "partition", t.p.index, "offset", t.next, "error", t.err)
+		t.p.retryAt = time.Now().Add(w.cfg.Retry)
+	}
+	if t.l.sealing || t.split {
+		w.sealLane(t.l)
+	}
+}
+
+// need asks the coordinator for a table that holds a schema, and again after a while.
+func (w *Worker) need(ctx context.Context, id int32) {
+	if time.Since(w.asked[id]) < askAgainBase {
+		return
+	}
+	w.asked[id] = time.Now()
+	w.send(ctx, control.Needed{Writer: id})
+}
+
+// scout finds out what table the first records need, while there is none.
+func (w *Worker) scout(ctx context.Context, now time.Time) {
+	for _, p := range w.order {
+		if p.busy || now.Before(p.retryAt) || !w.waiting(p) {
+			continue
+		}
+		p.busy = true
+		p.retryAt = now.Add(askAgainBase)
+		g, from := w.gen, p.next
+		g.tasks.Go(func() {
+			id, err := w.firstSchema(g.ctx, p, from)
+			g.report(func() {
+				p.busy = false
+				if err != nil {
+					w.log.Warn("partition waits", "partition", p.index, "error", err)
+					p.retryAt = time.Now().Add(w.cfg.Retry)
+				} else if w.table == nil {
+					w.need(ctx, id)
+				}
+			})
+		})
+	}
+}
+
+// firstSchema returns the first usable schema id of a chunk; 0 if there is none.
+func (w *Worker) firstSchema(ctx context.Context, p *part, from int64) (int32, error) {
+	start, _ := p.source.Bounds()
+	batches, _, err := p.source.Read(ctx, max(from, start), w.cfg.ChunkBytes)
+	if err != nil {
+		return 0, err
+	}
+	reader := w.shared.readers.Get().(*record.Reader)
+	defer w.shared.readers.Put(reader)
+	var rec record.Record
+	bad := map[int32]bool{}
+	for _, b := range batches {
+		if err := reader.Reset(b); err != nil {
+			return 0, fmt.Errorf("batch at offset %d: %w", b.BaseOffset(), err)
+		}
+		for {
+			ok, err := reader.Next(&rec)
+			if err != nil {
+				return 0, fmt.Errorf("batch at offset %d: %w", b.BaseOffset(), err)
+			}
+			if !ok {
+				break
+			}
+			if len(rec.Value) < wireHeader || rec.Value[0] != 0 {
+				continue
+			}
+			id := int32(binary.BigEndian.Uint32(rec.Value[1:]))
+			if id == 0 || bad[id] {
+				continue
+			}
+			_, err = w.schemas.Value(ctx, id)
+			if err == nil {
+				return id, nil
+			}
+			if !control.Certain(err) {
+				return 0, err
+			}
+			bad[id] = true
+		}
+	}
+	return 0, nil
+}
+
+// seal closes every open file; one that a task has is closed when the task is over.
+func (w *Worker) seal(context.Context) {
+	for _, l := range slices.Clone(w.gen.lanes) {
+		if l.busy {
+			l.sealing = true
+		} else {
+			w.sealLane(l)
+		}
+	}
+}
+
+// sealFull closes files that have their size, or hold many dead letters.
+func (w *Worker) sealFull(ctx context.Context) {
+	for _, l := range slices.Clone(w.gen.lanes) {
+		if l.busy || l.sealing {
+			continue
+		}
+		if l.reserved >= w.cfg.TargetFileBytes {
+			w.sealLane(l)
+			w.told = true
+			w.send(ctx, control.Pending{Worker: w.id, Since: w.oldest, Full: true})
+		} else if l.held >= maxLetters {
+			w.sealLane(l)
+		}
+	}
+}
+
+// relieve closes the largest open file when memory is short.
+func (w *Worker) relieve(ctx context.Context) {
+	var largest *lane
+	for _, l := range w.gen.lanes {
+		if !l.busy && !l.sealing && len(l.ranges) > 0 && (largest == nil || l.reserved > largest.reserved) {
+			largest = l
+		}
+	}
+	if largest != nil {
+		w.sealLane(largest)
+		w.send(ctx, control.Pending{Worker: w.id, Since: w.oldest, Full: true})
+	}
+}
+
+// sealLane makes a file of a lane and begins to write it.
+func (w *Worker) sealLane(l *lane) {
+	g := w.gen
+	g.lanes = slices.DeleteFunc(g.lanes, func(o *lane) bool { return o == l })
+	for _, p := range w.order {
+		if p.lane == l {
+			p.lane = nil
+		}
+	}
+	if len(l.ranges) == 0 {
+		w.shared.budget.add(-l.reserved)
+		return
+	}
+	f := &file{reserved: l.reserved}
+	for _, p := range sortedKeys(l.ranges) {
+		f.Ranges = append(f.Ranges, *l.ranges[p])
+	}
+	if f.Rows = int64(l.builder.Rows()) + l.writer.Rows(); f.Rows > 0 {
+		f.location = l.location
+	}
+	g.files = append(g.files, f)
+	before, after := g.letters, make(chan struct{})
+	g.letters = after
+	g.tasks.Go(func() {
+		if invariant.Off("letters-before-answer") {
+			g.tasks.Go(func() { _ = w.writeLetters(g.ctx, l, before); close(after) })
+		} else if w.writeLetters(g.ctx, l, before) != nil {
+			return
+		} else {
+			close(after)
+		}
+		out, err := w.write(g.ctx, l, f.File)
+		if err != nil {
+			w.log.Error("data file lost; its records are converted again", "file", l.location, "error", err)
+			g.report(func() { w.begin(g.parent, w.table, w.held()) })
+			return
+		}
+		g.report(func() {
+			f.File, f.done = out, true
+			w.shared.budget.add(-f.reserved)
+			f.reserved = 0
+			w.metrics.files.Inc()
+			w.metrics.bytes.Add(float64(f.Bytes))
+		})
+	})
+}
+
+// writeLetters makes the dead letters of a lane durable, after those of the lanes before it:
+// they are accepted in the order of their offsets only.
+func (w *Worker) writeLetters(ctx context.Context, l *lane, before <-chan struct{}) error {
+	select {
+	case <-before:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	for _, p := range sortedKeys(l.letters) {
+		for {
+			err := w.dead.Append(ctx, p, l.letters[p])
+			if err == nil {
+				break
+			}
+			w.log.Warn("dead letters not written; the commit waits", "partition", p, "error", err)
+			if err := sleep(ctx, w.cfg.Retry); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// write ends the file and PUTs it, after the journal has its name.
+func (w *Worker) write(ctx context.Context, l *lane, f control.File) (control.File, error) {
+	if f.Rows == 0 {
+		return f, nil
+	}
+	if !w.shared.enter(ctx) {
+		return f, ctx.Err()
+	}
+	err := l.flush()
+	var out *parquetio.File
+	if err == nil {
+		out, err = l.writer.Close()
+	}
+	w.shared.leave()
+	if err != nil {
+		return f, err
+	}
+	df, err := out.DataFile(l.table.spec, l.location)
+	if err != nil {
+		return f, err
+	}
+	if f.DataFile, err = codec.EncodeDataFile(df, l.table.spec, l.table.schema, l.table.FormatVersion); err != nil {
+		return f, err
+	}
+	if !invariant.Off("journal-before-put") {
+		select {
+		case <-l.named:
+		case <-ctx.Done():
+			return f, ctx.Err()
+		}
+	}
+	bucket, key, err := w.locator.Locate(l.location)
+	if err != nil {
+		return f, err
+	}
+	for attempt := 0; ; attempt++ {
+		if err = bucket.Put(ctx, key, out.Body...); err == nil {
+			break
+		}
+		w.log.Warn("data file not written; trying again", "file", l.location, "attempt", attempt+1, "error", err)
+		if err := sleep(ctx, min(w.cfg.Retry<<min(attempt, 4), 15*time.Second)); err != nil {
+			return f, err
+		}
+	}
+	f.Location, f.Schema, f.Bytes = l.location, l.table.schema.ID, out.Size
+	return f, nil
+}
+
+// held returns what the table holds, as far as the worker knows.
+func (w *Worker) held() []control.Offset {
+	at := map[int32]int64{}
+	for _, p := range w.order {
+		if c := p.committed.Load(); c >= 0 {
+			at[p.index] = c
+		}
+	}
+	return offsets(at)
+}

@@ -1,0 +1,566 @@
+// Package worker turns the records of a topic into data files for its table.
+//
+// There is one [Worker] per topic on a node, for the partitions that the node leads. It
+// reads committed batches in process and converts them as they arrive, several partitions
+// into one file, so that a file is nearly ready when the coordinator asks for it:
+//
+//	partitions ─▶ tasks (decode, on all cores) ─▶ lanes (one open file each) ─▶ files, journalled, PUT ─▶ answer
+//
+// Promises. A file is named in the journal before it is written. What is in an answer is
+// durable: its files, and the dead letters of its ranges. Files wait for the commit that
+// adopts them and are offered again in every round until then, never written twice. A
+// record becomes a dead letter only if what is wrong with it is certain; while the registry
+// is away its partition waits, and the others go on. Workers know no catalog: what they must
+// know of the table comes by the control log.
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/apache/iceberg-go"
+	"github.com/google/uuid"
+
+	"github.com/tabletopic/tabletopic/catalog"
+	"github.com/tabletopic/tabletopic/coordinator/control"
+	"github.com/tabletopic/tabletopic/parquetio"
+	"github.com/tabletopic/tabletopic/record"
+)
+
+// Topic is the topic that a Worker converts.
+type Topic struct {
+	ID   uuid.UUID
+	Name string
+}
+
+// A Source is a partition as a worker reads it.
+type Source interface {
+	// Read returns the batches of committed records from offset from on, at least one if
+	// there is any, and the offset that follows what it passed. The first batch may begin
+	// before from. ErrBelowStart if the log begins after from.
+	Read(ctx context.Context, from int64, maxBytes int) (batches []record.Batch, next int64, err error)
+	// Bounds returns the first offset of the log, and the end of what Read returns.
+	Bounds() (start, end int64)
+	// Notify sends on ch, without blocking, whenever the bounds moved, until stop.
+	Notify(ch chan<- struct{}) (stop func())
+	// Hold keeps retention away from offset and what follows.
+	Hold(offset int64)
+}
+
+// ErrBelowStart says that the log no longer has the offset.
+var ErrBelowStart = errors.New("offset below the log's start")
+
+// Schemas gives writer schemas as columns; [control.Schemas] says what its errors mean.
+type Schemas interface {
+	Value(ctx context.Context, id int32) (*parquetio.ValueSchema, error)
+}
+
+// DeadLetters takes the records that cannot become rows.
+type DeadLetters interface {
+	// Append returns when the letters of a source partition, by offset, are durable. Those
+	// at or below the last one that it has for the partition are there already.
+	Append(ctx context.Context, partition int32, letters []Letter) error
+	// Since returns the offsets, from from on, whose records are dead letters already.
+	Since(ctx context.Context, partition int32, from int64) (map[int64]bool, error)
+}
+
+// A Letter is a record that cannot become a row.
+type Letter struct {
+	Record   record.Record // its offset and timestamp are those of the source
+	Cause    string        // one of the Cause constants
+	Detail   string
+	SchemaID int32 // 0 if the payload does not name one
+}
+
+// Causes of dead letters.
+const (
+	CauseNoMagic       = "no-magic-byte"       // the payload is not in the wire format of schema registries
+	CauseUnknownSchema = "unknown-schema"      // the registry says that the id does not exist
+	CauseBadSchema     = "unusable-schema"     // the schema cannot become columns
+	CauseIncompatible  = "incompatible-schema" // the table cannot hold what it describes
+	CauseUndecodable   = "undecodable"         // the payload is not what the schema says
+)
+
+// Config of a Worker.
+type Config struct {
+	TargetFileBytes int64         // a file is closed when it has this size. 64 MiB if zero
+	ChunkBytes      int           // a task reads about this much. 1 MiB if zero
+	MaxLanes        int           // files open at a time. GOMAXPROCS if zero
+	Retry           time.Duration // pause before the registry or a store is asked again. 1 s if zero
+	Refresh         time.Duration // files that wait are journalled again after this. 15 min if zero
+	Offer           time.Duration // files that no commit took are offered again after this. 30 s if zero
+}
+
+// A Worker converts the partitions of one topic that this node leads. Only run touches the
+// fields without a comment of their own.
+type Worker struct {
+	topic   Topic
+	cfg     Config
+	id      uuid.UUID
+	control control.Log
+	schemas Schemas
+	dead    DeadLetters
+	locator catalog.Locator
+	shared  *Shared
+	log     *slog.Logger
+	metrics *topicMetrics
+
+	parts   map[int32]*part
+	order   []*part // by index, for fairness
+	cursor  int
+	epoch   int32
+	table   *tableInfo // nil until the coordinator described it
+	refused map[int32]string
+	gen     *generation
+	request *control.Request // to be answered
+	upto    int              // files that the answer has; -1 while lanes are being sealed
+	oldest  time.Time        // arrival of the oldest record that no answer has; zero if none
+	told    bool             // the coordinator knows of oldest
+	offered time.Time        // when files were last offered
+	asked   map[int32]time.Time
+	out     chan control.Event // to the sender, in order
+
+	oldestMillis atomic.Int64 // since 1970, of the oldest record that is not committed; 0 if none
+}
+
+// part is a partition.
+type part struct {
+	index  int32
+	source Source
+
+	committed atomic.Int64 // what the table holds; -1 if the partition has not begun there
+
+	next    int64 // to be read; -1 at the log's start
+	gap     int64 // offsets before next that the log had lost
+	busy    bool  // a task reads it
+	lane    *lane // where its records go until the lane is sealed
+	waits   bool  // for the answer to Needed
+	retryAt time.Time
+	skip    map[int64]bool // dead letters of an earlier life; nil until known
+}
+
+// tableInfo is what the worker knows of the table. It does not change.
+type tableInfo struct {
+	control.Table
+	schema *iceberg.Schema
+	spec   iceberg.PartitionSpec
+
+	decoders sync.Map // schema id → *parquetio.Decoder, or error if it does not fit
+}
+
+// generation is the work on one line of offsets. When the coordinator says that the table
+// is not where the work continues, the generation ends and its files are void.
+type generation struct {
+	parent  context.Context // of the run
+	ctx     context.Context
+	cancel  context.CancelFunc
+	tasks   sync.WaitGroup
+	running int64         // bytes that tasks have reserved
+	results chan func()   // run by the loop
+	lanes   []*lane       // open files
+	files   []*file       // sealed, in the order of their offsets, until the table holds them
+	letters chan struct{} // closed when the dead letters of all sealed lanes are durable
+}
+
+func newGeneration(ctx context.Context) *generation {
+	g := &generation{parent: ctx, results: make(chan func(), 16), letters: make(chan struct{})}
+	g.ctx, g.cancel = context.WithCancel(ctx)
+	close(g.letters)
+	return g
+}
+
+// end gives up the work, and returns when its last goroutine has.
+func (g *generation) end(s *Shared) {
+	g.cancel()
+	g.tasks.Wait()
+	s.budget.add(-g.running)
+	for _, l := range g.lanes {
+		s.budget.add(-l.reserved)
+	}
+	for _, f := range g.files {
+		s.budget.add(-f.reserved)
+	}
+	g.lanes, g.files, g.running = nil, nil, 0
+}
+
+// report hands fn to the loop, unless the generation has ended.
+func (g *generation) report(fn func()) {
+	select {
+	case g.results <- fn:
+	case <-g.ctx.Done():
+	}
+}
+
+// New returns a worker for sources, by partition.
+func New(topic Topic, sources map[int32]Source, ctl control.Log, schemas Schemas, dead DeadLetters,
+	locator catalog.Locator, shared *Shared, cfg Config, log *slog.Logger) *Worker {
+	cfg.setDefaults()
+	w := &Worker{
+		topic: topic, cfg: cfg, id: uuid.New(), control: ctl, schemas: schemas, dead: dead, locator: locator,
+		shared: shared, log: log.With("topic", topic.Name), metrics: shared.metrics.topic(topic.Name),
+		parts: map[int32]*part{}, refused: map[int32]string{}, asked: map[int32]time.Time{},
+		out: make(chan control.Event, 64),
+	}
+	for i, s := range sources {
+		p := &part{index: i, source: s}
+		p.committed.Store(-1)
+		w.parts[i] = p
+	}
+	w.order = sortedParts(w.parts)
+	return w
+}
+
+// Run converts until ctx ends.
+func (w *Worker) Run(ctx context.Context) error {
+	defer w.shared.metrics.watch(w)()
+	for attempt := 0; ; attempt++ {
+		err := w.run(ctx)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		w.log.Warn("table worker begins again", "error", err)
+		if err := sleep(ctx, min(w.cfg.Retry<<min(attempt, 5), 10*time.Second)); err != nil {
+			return err
+		}
+	}
+}
+
+// run owns the worker's state. It returns when ctx ends or the control log is lost.
+func (w *Worker) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var owned sync.WaitGroup
+	defer owned.Wait()
+	defer cancel(nil)
+	tail, err := w.control.Tail(w.topic.ID)
+	if err != nil {
+		return fmt.Errorf("tail control log: %w", err)
+	}
+	events := make(chan control.Event, 64)
+	owned.Go(func() { w.follow(ctx, tail, events, cancel) })
+	owned.Go(func() { w.sender(ctx) })
+	moved := make(chan struct{}, 1)
+	for _, p := range w.order {
+		defer p.source.Notify(moved)()
+	}
+	w.begin(ctx, nil, nil)
+	defer func() { w.gen.end(w.shared) }()
+	w.send(ctx, control.Hello{Worker: w.id, Partitions: w.indexes()})
+
+	tick := time.NewTicker(w.cfg.Retry)
+	defer tick.Stop()
+	refresh := time.NewTicker(w.cfg.Refresh)
+	defer refresh.Stop()
+	for {
+		w.schedule(ctx)
+		w.tell(ctx)
+		w.answer(ctx)
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case e := <-events:
+			w.handle(ctx, e)
+		case fn := <-w.gen.results:
+			fn()
+		case <-moved:
+		case <-w.shared.budget.freed():
+		case <-tick.C:
+		case <-refresh.C:
+			w.rejournal(ctx)
+		}
+	}
+}
+
+// follow hands events to the loop until ctx ends.
+func (w *Worker) follow(ctx context.Context, tail control.Tail, events chan<- control.Event, cancel context.CancelCauseFunc) {
+	defer tail.Close()
+	for {
+		e, err := tail.Next(ctx)
+		if err != nil {
+			cancel(err)
+			return
+		}
+		select {
+		case events <- e:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// sender appends what the loop says, in order. An event that is appended twice because its
+// first outcome was not known does no harm.
+func (w *Worker) sender(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case e := <-w.out:
+			for w.control.Append(ctx, w.topic.ID, e) != nil {
+				if sleep(ctx, w.cfg.Retry) != nil {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (w *Worker) send(ctx context.Context, e control.Event) {
+	select {
+	case w.out <- e:
+	case <-ctx.Done():
+	}
+}
+
+// handle folds one control event into the worker.
+func (w *Worker) handle(ctx context.Context, e control.Event) {
+	switch e := e.(type) {
+	case control.Began:
+		if e.Epoch < w.epoch {
+			return
+		}
+		w.epoch, w.request, w.told = e.Epoch, nil, false
+		if w.oldest.IsZero() && len(w.gen.files)+len(w.gen.lanes) > 0 {
+			w.oldest = time.Now()
+		}
+		clear(w.asked)
+		if w.table != nil && w.table.UUID != e.Table {
+			w.begin(ctx, nil, nil)
+		}
+	case control.Table:
+		if e.Epoch >= w.epoch {
+			w.epoch = e.Epoch
+			w.describe(ctx, e)
+		}
+	case control.Refused:
+		if e.Epoch >= w.epoch {
+			w.refused[e.Writer] = e.Reason
+			w.resume()
+		}
+	case control.Request:
+		if e.Epoch >= w.epoch && w.table != nil {
+			w.epoch = e.Epoch
+			w.reconcile(ctx, e.Next, true)
+			w.request, w.upto = &e, -1
+			w.seal(ctx)
+			w.oldest, w.told = time.Time{}, true // the answer tells
+		}
+	case control.Committed:
+		if e.Epoch >= w.epoch && w.table != nil {
+			w.epoch = e.Epoch
+			w.reconcile(ctx, e.Next, false)
+		}
+	}
+}
+
+// describe takes a description of the table.
+func (w *Worker) describe(ctx context.Context, e control.Table) {
+	t := &tableInfo{Table: e, schema: &iceberg.Schema{}, spec: iceberg.NewPartitionSpecID(e.Spec)}
+	if err := t.schema.UnmarshalJSON(e.Schema); err != nil {
+		w.log.Error("the coordinator described a table that cannot be read; is it a newer release?", "error", err)
+		return
+	}
+	clear(w.refused)
+	defer w.resume()
+	if w.table == nil || w.table.UUID != t.UUID || w.table.Location != t.Location {
+		w.begin(ctx, t, e.Next)
+		return
+	}
+	if w.table.schema.ID != t.schema.ID {
+		w.seal(ctx) // a file has one table schema
+	} else {
+		t = w.table
+	}
+	w.table = t
+	w.reconcile(ctx, e.Next, true)
+}
+
+// resume lets the partitions that wait for a schema try again.
+func (w *Worker) resume() {
+	for _, p := range w.order {
+		p.waits = false
+	}
+}
+
+// begin ends what is under way, and reads on from next; from the log's start where next has
+// no offset.
+func (w *Worker) begin(ctx context.Context, t *tableInfo, next []control.Offset) {
+	if w.gen != nil {
+		w.gen.end(w.shared)
+	}
+	w.gen = newGeneration(ctx)
+	w.table, w.request, w.told = t, nil, false
+	w.oldest = time.Time{}
+	for _, p := range w.order {
+		p.next, p.gap, p.busy, p.lane, p.waits, p.retryAt, p.skip = -1, 0, false, nil, false, time.Time{}, nil
+		p.committed.Store(-1)
+		start, _ := p.source.Bounds()
+		p.source.Hold(start)
+	}
+	for _, o := range next {
+		if p := w.parts[o.Partition]; p != nil {
+			p.next = o.Offset
+			p.committed.Store(o.Offset)
+			p.source.Hold(o.Offset)
+		}
+	}
+}
+
+// reconcile compares the work with where the table is. Files that the table holds are
+// dropped; if the rest does not continue the table all work is void and begins again. All
+// says that next names every partition that the table has begun.
+func (w *Worker) reconcile(ctx context.Context, next []control.Offset, all bool) {
+	at := map[int32]int64{}
+	if !all {
+		for _, p := range w.order {
+			if c := p.committed.Load(); c >= 0 {
+				at[p.index] = c
+			}
+		}
+	}
+	for _, o := range next {
+		if p := w.parts[o.Partition]; p != nil {
+			at[o.Partition] = o.Offset
+			p.committed.Store(o.Offset)
+			p.source.Hold(o.Offset)
+		}
+	}
+	begins := offsets(at)
+	for _, p := range w.order {
+		if _, begun := at[p.index]; !begun && p.committed.Load() >= 0 {
+			w.begin(ctx, w.table, begins) // the table went back to before the partition's first row
+			return
+		}
+	}
+	kept := w.gen.files[:0:0]
+	for _, f := range w.gen.files {
+		if f.within(at) {
+			continue // the table holds it
+		}
+		if !f.follows(at) {
+			w.log.Warn("the table is not where the files of this worker begin: converting again from there", "file", f.location)
+			w.begin(ctx, w.table, begins)
+			return
+		}
+		kept = append(kept, f)
+	}
+	dropped := len(w.gen.files) - len(kept)
+	w.gen.files = kept
+	for _, l := range w.gen.lanes {
+		if !follows(l.ranges, at) {
+			w.begin(ctx, w.table, begins)
+			return
+		}
+	}
+	for _, p := range w.order {
+		if reached, ok := at[p.index]; ok && !p.busy && p.next >= 0 && p.next-p.gap != reached {
+			w.begin(ctx, w.table, begins)
+			return
+		}
+	}
+	if w.upto > 0 {
+		w.upto = max(0, w.upto-dropped)
+	}
+	switch {
+	case !w.oldest.IsZero():
+		w.oldestMillis.Store(w.oldest.UnixMilli())
+	case len(kept) == 0 && len(w.gen.lanes) == 0:
+		w.oldestMillis.Store(0)
+	}
+}
+
+// tell says once that records wait, and again when files were offered and no commit came.
+func (w *Worker) tell(ctx context.Context) {
+	if w.request != nil || w.table == nil {
+		return
+	}
+	if len(w.gen.files) > 0 && !w.told && time.Since(w.offered) > w.cfg.Offer && w.oldest.IsZero() {
+		w.oldest = w.offered
+	}
+	if w.oldest.IsZero() && slices.ContainsFunc(w.order, w.waiting) {
+		w.oldest, w.told = time.Now(), false
+	}
+	if w.oldest.IsZero() {
+		return
+	}
+	w.oldestMillis.CompareAndSwap(0, w.oldest.UnixMilli())
+	if !w.told {
+		w.told = true
+		w.offered = time.Now()
+		w.send(ctx, control.Pending{Worker: w.id, Since: w.oldest})
+	}
+}
+
+// waiting reports whether p has records that are not read.
+func (w *Worker) waiting(p *part) bool {
+	start, end := p.source.Bounds()
+	return max(p.next, start) < end
+}
+
+// answer answers the request when every file of it is durable.
+func (w *Worker) answer(ctx context.Context) {
+	if w.request == nil || slices.ContainsFunc(w.gen.lanes, func(l *lane) bool { return l.sealing }) {
+		return
+	}
+	if w.upto < 0 {
+		w.upto = len(w.gen.files)
+	}
+	a := control.Answer{Epoch: w.request.Epoch, Commit: w.request.Commit, Worker: w.id, Partitions: w.indexes()}
+	for _, f := range w.gen.files[:w.upto] {
+		if !f.done {
+			return
+		}
+		a.Files = append(a.Files, f.File)
+	}
+	if slices.ContainsFunc(w.order, w.waiting) || len(w.gen.lanes) > 0 || w.upto < len(w.gen.files) {
+		w.oldest = time.Now()
+		a.Since = w.oldest
+	}
+	w.request = nil
+	w.told = !w.oldest.IsZero()
+	w.offered = time.Now()
+	w.send(ctx, a)
+}
+
+// A PartitionLag is how far the table is behind a partition.
+type PartitionLag struct {
+	Partition int32
+	Committed int64 // next offset of the table; -1 if it has not begun
+	End       int64 // of the committed records of the log
+	Records   int64
+}
+
+// Lag returns the lag of each partition. It is safe for concurrent use.
+func (w *Worker) Lag() []PartitionLag {
+	out := make([]PartitionLag, len(w.order))
+	for i, p := range w.order {
+		start, end := p.source.Bounds()
+		c := p.committed.Load()
+		out[i] = PartitionLag{p.index, c, end, max(0, end-max(c, start))}
+	}
+	return out
+}
+
+// Age returns how long the oldest record that the table does not hold has waited.
+func (w *Worker) Age(now time.Time) time.Duration {
+	if ms := w.oldestMillis.Load(); ms != 0 {
+		return max(0, now.Sub(time.UnixMilli(ms)))
+	}
+	return 0
+}
+
+func itoa(i int32) string { return strconv.Itoa(int(i)) }
+
+func (w *Worker) indexes() []int32 {
+	out := make([]int32, len(w.order))
+	for i, p := range w.order {
+		out[i] = p.index
+	}
+	return out
+}
