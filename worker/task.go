@@ -694,7 +694,7 @@ func (w *Worker) write(ctx context.Context, l *lane, f control.File) (control.Fi
 			return f, ctx.Err()
 		}
 	}
-	bucket, key, err := w.locator.Locate(l.location)
+	bucket, key, err := w.locator.Resolve(ctx, l.location)
 	if err != nil {
 		return f, err
 	}
