@@ -1,0 +1,61 @@
+package broker
+
+import (
+	"context"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+func handleCreatePartitions(ctx context.Context, b *Broker, _ *request, req *kmsg.CreatePartitionsRequest) kmsg.Response {
+	resp := kmsg.NewPtrCreatePartitionsResponse()
+	times := make(map[string]int, len(req.Topics))
+	for _, t := range req.Topics {
+		times[t.Topic]++
+	}
+	for _, t := range req.Topics {
+		n := times[t.Topic]
+		if n == 0 {
+			continue // answered
+		}
+		delete(times, t.Topic)
+		rt := kmsg.NewCreatePartitionsResponseTopic()
+		rt.Topic = t.Topic
+		err := refuse(kerr.InvalidRequest, "topic %q is in the request %d times", t.Topic, n)
+		if n == 1 {
+			err = b.createPartitions(ctx, t, req.ValidateOnly)
+		}
+		rt.ErrorCode, rt.ErrorMessage = codeAndText(err)
+		resp.Topics = append(resp.Topics, rt)
+	}
+	return resp
+}
+
+func (b *Broker) createPartitions(ctx context.Context, t kmsg.CreatePartitionsRequestTopic, validateOnly bool) error {
+	topic, err := b.writableTopic(t.Topic)
+	if err != nil {
+		return err
+	}
+	have := len(topic.Partitions)
+	if int(t.Count) <= have {
+		return refuse(kerr.InvalidPartitions, "topic %q has %d partitions: it can only get more, not %d", t.Topic, have, t.Count)
+	}
+	if err := b.checkPartitions(int(t.Count)); err != nil {
+		return err
+	}
+	if len(t.Assignment) > 0 {
+		if len(t.Assignment) != int(t.Count)-have {
+			return refuse(kerr.InvalidReplicaAssignment, "%d new partitions, but an assignment of %d", int(t.Count)-have, len(t.Assignment))
+		}
+		for _, a := range t.Assignment {
+			if err := b.checkReplicas(a.Replicas); err != nil {
+				return err
+			}
+		}
+	}
+	if validateOnly {
+		return nil
+	}
+	_, err = b.set.CreatePartitions(ctx, t.Topic, int(t.Count))
+	return b.topicError(err)
+}

@@ -1,0 +1,355 @@
+package broker
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/tabletopic/tabletopic/partition"
+)
+
+const (
+	// maxFetchWait bounds a long poll, whatever the client asks for.
+	maxFetchWait = time.Minute
+	// Batches from this size on are written from where they lie; smaller ones are
+	// copied together, which is cheaper than a vector of many.
+	referenceBytes = 4 << 10
+)
+
+// fetch is a Fetch request with its partitions found.
+type fetch struct {
+	b         *Broker
+	r         *request
+	isolation partition.Isolation
+	minBytes  int
+	maxBytes  int
+	topics    []fetchTopic
+	failed    bool // a partition has an error: no reason to wait for records
+}
+
+type fetchTopic struct {
+	name       string
+	id         uuid.UUID
+	partitions []fetchPartition
+}
+
+type fetchPartition struct {
+	index    int32
+	offset   int64
+	maxBytes int
+	p        *partition.Partition // nil if err
+	err      error
+	res      partition.ReadResult
+	aborted  bool // the answer lists aborted transactions
+}
+
+// handleFetch answers when minBytes are there, at the latest after the wait that the
+// client allows. Sessions (KIP-227) are refused as the protocol provides: session id 0
+// makes the client name all of its partitions each time.
+func handleFetch(ctx context.Context, b *Broker, r *request) (*answer, error) {
+	req := kmsg.NewPtrFetchRequest()
+	if err := r.decode(ctx, req); err != nil {
+		return nil, err
+	}
+	code := int16(0)
+	switch {
+	case req.ReplicaID >= 0 || req.ReplicaState.ID >= 0: // there are no followers
+		code = kerr.InvalidRequest.Code
+	case req.SessionEpoch > 0 || req.SessionEpoch < -1:
+		code = kerr.FetchSessionIDNotFound.Code
+	}
+	if code != 0 {
+		resp := kmsg.NewPtrFetchResponse()
+		resp.ErrorCode = code
+		return r.reply(resp), nil
+	}
+	f := newFetch(b, r, req)
+	r.doneDecoding()
+	wait := min(max(time.Duration(req.MaxWaitMillis)*time.Millisecond, 0), maxFetchWait)
+	reserved, err := f.poll(r.conn.ctx, wait)
+	if err != nil {
+		return nil, err
+	}
+	return &answer{bufs: f.encode(), release: func() { b.fetMemory.Release(reserved) }}, nil
+}
+
+func newFetch(b *Broker, r *request, req *kmsg.FetchRequest) *fetch {
+	f := &fetch{
+		b: b, r: r, isolation: partition.ReadUncommitted,
+		minBytes: int(req.MinBytes),
+		maxBytes: min(int(req.MaxBytes), b.cfg.MaxFetchBytes),
+		topics:   make([]fetchTopic, len(req.Topics)),
+	}
+	if req.IsolationLevel == 1 {
+		f.isolation = partition.ReadCommitted
+	}
+	for i := range req.Topics {
+		t, ft := &req.Topics[i], &f.topics[i]
+		ft.name, ft.id = t.Topic, uuid.UUID(t.TopicID)
+		var err error
+		if r.version >= 13 {
+			if topic, ok := b.set.TopicByID(ft.id); ok {
+				ft.name = topic.Name
+			} else {
+				err = kerr.UnknownTopicID
+			}
+		}
+		ft.partitions = make([]fetchPartition, len(t.Partitions))
+		for j := range t.Partitions {
+			tp, fp := &t.Partitions[j], &ft.partitions[j]
+			fp.index, fp.offset, fp.maxBytes = tp.Partition, tp.FetchOffset, max(int(tp.PartitionMaxBytes), 0)
+			fp.aborted = f.isolation == partition.ReadCommitted
+			if fp.err = err; err == nil {
+				fp.p, fp.err = b.partition(ft.name, tp.Partition, tp.CurrentLeaderEpoch)
+			}
+			f.failed = f.failed || fp.err != nil
+		}
+	}
+	return f
+}
+
+// partition finds a partition for a client that believes its leader epoch to be epoch,
+// -1 if it does not know (KIP-320).
+func (b *Broker) partition(topic string, index, epoch int32) (*partition.Partition, error) {
+	p, err := b.set.Partition(topic, index)
+	if err != nil {
+		return nil, readError(err)
+	}
+	switch current := p.LeaderEpoch(); {
+	case epoch >= 0 && epoch < current:
+		return nil, kerr.FencedLeaderEpoch
+	case epoch > current:
+		return nil, kerr.UnknownLeaderEpoch
+	}
+	return p, nil
+}
+
+// readError chooses the Kafka code for what a partition answered to a read.
+func readError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, partition.ErrUnknownTopicOrPartition):
+		return kerr.UnknownTopicOrPartition
+	case errors.Is(err, partition.ErrNotLeader):
+		return kerr.NotLeaderForPartition
+	case errors.Is(err, partition.ErrOffsetOutOfRange):
+		return kerr.OffsetOutOfRange
+	}
+	return err
+}
+
+// poll reads until there are minBytes or wait is over, and returns how much of
+// Broker.fetMemory the results hold.
+func (f *fetch) poll(ctx context.Context, wait time.Duration) (reserved int64, err error) {
+	last := wait == 0 || f.minBytes <= 0 || f.failed
+	reserved, enough, err := f.read(ctx)
+	if err != nil || last || enough {
+		return reserved, err
+	}
+	wake := make(chan struct{}, 1)
+	for i := range f.topics {
+		for j := range f.topics[i].partitions {
+			stop := f.topics[i].partitions[j].p.Notify(wake)
+			defer stop()
+		}
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for {
+		f.b.fetMemory.Release(reserved)
+		if reserved, enough, err = f.read(ctx); err != nil || last || enough {
+			return reserved, err
+		}
+		select {
+		case <-wake:
+		case <-timer.C:
+			last = true
+		case <-ctx.Done(): // the peer is gone, or the broker stops and answers with what there is
+			last = true
+			ctx = f.b.ctx
+		}
+	}
+}
+
+// read reads every partition that has something to read, within maxBytes in all. enough
+// says that the answer should not wait for more.
+func (f *fetch) read(ctx context.Context) (reserved int64, enough bool, err error) {
+	want := f.want()
+	if want > 0 {
+		want = min(want, int64(max(f.maxBytes, 1)), f.b.cfg.MaxFetchMemory)
+		if err := f.b.fetMemory.Acquire(ctx, want); err != nil {
+			want = 0 // nothing is read; the answer has the offsets
+		}
+	}
+	total, failed := 0, false
+	for i := range f.topics {
+		for j := range f.topics[i].partitions {
+			fp := &f.topics[i].partitions[j]
+			if fp.p == nil {
+				continue
+			}
+			if want == 0 || total > 0 && total >= f.maxBytes || !fp.readable(f.isolation) {
+				fp.skip()
+				continue
+			}
+			limit := min(fp.maxBytes, max(f.maxBytes-total, 0))
+			fp.res, err = fp.p.Read(ctx, fp.offset, limit, f.isolation)
+			if fp.err = readError(err); fp.err != nil {
+				fp.skip()
+				failed = true
+			}
+			for _, batch := range fp.res.Batches {
+				total += len(batch)
+			}
+		}
+	}
+	if kept := min(want, int64(total)); kept < want {
+		f.b.fetMemory.Release(want - kept)
+		want = kept
+	}
+	f.b.m.fetched.Add(float64(total))
+	return want, failed || total >= f.minBytes, nil
+}
+
+// want returns how much the partitions may answer at most, 0 if none has anything.
+func (f *fetch) want() int64 {
+	want := int64(0)
+	for i := range f.topics {
+		for j := range f.topics[i].partitions {
+			if fp := &f.topics[i].partitions[j]; fp.p != nil && fp.readable(f.isolation) {
+				want += int64(max(fp.maxBytes, 1))
+			}
+		}
+	}
+	return want
+}
+
+// readable reports whether a read gives records or an error.
+func (fp *fetchPartition) readable(isolation partition.Isolation) bool {
+	o := fp.p.Offsets()
+	end := o.HighWatermark
+	if isolation == partition.ReadCommitted {
+		end = o.LastStable
+	}
+	return fp.offset < end || fp.offset > o.HighWatermark || fp.offset < o.LogStart
+}
+
+// skip leaves the offsets without records.
+func (fp *fetchPartition) skip() {
+	o := fp.p.Offsets()
+	fp.res = partition.ReadResult{HighWatermark: o.HighWatermark, LastStableOffset: o.LastStable, LogStartOffset: o.LogStart}
+}
+
+// encode builds the answer by hand, not by kmsg, so that large batches are written to
+// the socket from the memory that the partition gave, without a copy.
+func (f *fetch) encode() [][]byte {
+	e := &fetchEncoder{flexible: f.r.version >= f.r.api.flexible}
+	e.buf = f.r.appendHeader(make([]byte, 0, 512))
+	v := f.r.version
+	e.int32(0) // throttle
+	if v >= 7 {
+		e.int16(0)
+		e.int32(0) // session id
+	}
+	e.arrayLen(len(f.topics))
+	for i := range f.topics {
+		t := &f.topics[i]
+		if v >= 13 {
+			e.buf = append(e.buf, t.id[:]...)
+		} else {
+			e.string(t.name)
+		}
+		e.arrayLen(len(t.partitions))
+		for j := range t.partitions {
+			e.partition(v, &t.partitions[j])
+		}
+		e.tags()
+	}
+	e.tags()
+	return append(e.bufs, e.buf)
+}
+
+// fetchEncoder is a list of buffers of which the last still grows.
+type fetchEncoder struct {
+	flexible bool
+	bufs     [][]byte
+	buf      []byte
+}
+
+func (e *fetchEncoder) partition(v int16, fp *fetchPartition) {
+	e.int32(fp.index)
+	e.int16(codeOf(fp.err))
+	if fp.p == nil {
+		fp.res = partition.ReadResult{HighWatermark: -1, LastStableOffset: -1, LogStartOffset: -1}
+	}
+	e.int64(fp.res.HighWatermark)
+	e.int64(fp.res.LastStableOffset)
+	if v >= 5 {
+		e.int64(fp.res.LogStartOffset)
+	}
+	if fp.aborted {
+		e.arrayLen(len(fp.res.Aborted))
+		for _, a := range fp.res.Aborted {
+			e.int64(a.ProducerID)
+			e.int64(a.FirstOffset)
+			e.tags()
+		}
+	} else {
+		e.arrayLen(-1)
+	}
+	if v >= 11 {
+		e.int32(-1) // preferred read replica
+	}
+	e.records(fp)
+	e.tags()
+}
+
+func (e *fetchEncoder) records(fp *fetchPartition) {
+	size := 0
+	for _, b := range fp.res.Batches {
+		size += len(b)
+	}
+	e.arrayLen(size) // a length of bytes has the form of a length of an array
+	for _, b := range fp.res.Batches {
+		if len(b) < referenceBytes {
+			e.buf = append(e.buf, b...)
+			continue
+		}
+		e.bufs = append(e.bufs, e.buf, b)
+		e.buf = make([]byte, 0, 512)
+	}
+}
+
+func (e *fetchEncoder) int16(v int16) { e.buf = binary.BigEndian.AppendUint16(e.buf, uint16(v)) }
+func (e *fetchEncoder) int32(v int32) { e.buf = binary.BigEndian.AppendUint32(e.buf, uint32(v)) }
+func (e *fetchEncoder) int64(v int64) { e.buf = binary.BigEndian.AppendUint64(e.buf, uint64(v)) }
+
+// arrayLen appends a length, -1 for null.
+func (e *fetchEncoder) arrayLen(n int) {
+	if e.flexible {
+		e.buf = binary.AppendUvarint(e.buf, uint64(n+1))
+	} else {
+		e.int32(int32(n))
+	}
+}
+
+func (e *fetchEncoder) string(s string) {
+	if e.flexible {
+		e.buf = binary.AppendUvarint(e.buf, uint64(len(s)+1))
+	} else {
+		e.int16(int16(len(s)))
+	}
+	e.buf = append(e.buf, s...)
+}
+
+func (e *fetchEncoder) tags() {
+	if e.flexible {
+		e.buf = append(e.buf, 0)
+	}
+}

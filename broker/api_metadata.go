@@ -1,0 +1,97 @@
+package broker
+
+import (
+	"context"
+	"errors"
+
+	"github.com/google/uuid"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/tabletopic/tabletopic/metadata"
+)
+
+// The operations that everybody may do while there is no authorization, as bits of
+// Kafka's AclOperation codes (KIP-430).
+const (
+	topicOperations   = 1<<3 | 1<<4 | 1<<5 | 1<<6 | 1<<7 | 1<<8 | 1<<10 | 1<<11
+	clusterOperations = 1<<5 | 1<<7 | 1<<8 | 1<<9 | 1<<10 | 1<<11 | 1<<12
+)
+
+func handleMetadata(ctx context.Context, b *Broker, r *request, req *kmsg.MetadataRequest) kmsg.Response {
+	resp := kmsg.NewPtrMetadataResponse()
+	resp.ClusterID = kmsg.StringPtr(b.meta.ClusterID())
+	resp.ControllerID = int32(b.node.ID)
+	broker := kmsg.NewMetadataResponseBroker()
+	broker.NodeID, broker.Host, broker.Port = int32(b.node.ID), b.host, b.port
+	resp.Brokers = append(resp.Brokers, broker)
+	if req.IncludeClusterAuthorizedOperations {
+		resp.AuthorizedOperations = clusterOperations
+	}
+	// No list asks for all topics; so does an empty one in version 0.
+	if req.Topics == nil || r.version == 0 && len(req.Topics) == 0 {
+		for _, t := range b.set.Topics() {
+			resp.Topics = append(resp.Topics, metadataTopic(t))
+		}
+	}
+	create := !b.cfg.NoAutoCreate && (r.version < 4 || req.AllowAutoTopicCreation)
+	for _, t := range req.Topics {
+		resp.Topics = append(resp.Topics, b.metadataOf(ctx, r, t, create))
+	}
+	if req.IncludeTopicAuthorizedOperations {
+		for i := range resp.Topics {
+			resp.Topics[i].AuthorizedOperations = topicOperations
+		}
+	}
+	return resp
+}
+
+// metadataOf looks one topic up by name, creating it if create says so, or by id.
+func (b *Broker) metadataOf(ctx context.Context, r *request, want kmsg.MetadataRequestTopic, create bool) kmsg.MetadataResponseTopic {
+	fail := func(err error) kmsg.MetadataResponseTopic {
+		t := kmsg.NewMetadataResponseTopic()
+		t.Topic, t.TopicID, t.ErrorCode = want.Topic, want.TopicID, codeOf(err)
+		return t
+	}
+	if want.Topic == nil {
+		if r.version < 12 { // where the answer has no place for a topic without name
+			return fail(kerr.InvalidRequest)
+		}
+		t, ok := b.set.TopicByID(uuid.UUID(want.TopicID))
+		if !ok {
+			return fail(kerr.UnknownTopicID)
+		}
+		return metadataTopic(t)
+	}
+	t, ok := b.set.Topic(*want.Topic)
+	if !ok && !create {
+		return fail(kerr.UnknownTopicOrPartition)
+	}
+	if !ok {
+		var err error
+		t, err = b.createTopic(ctx, metadata.NewTopic{Name: *want.Topic, Partitions: b.cfg.DefaultPartitions})
+		if errors.Is(err, kerr.TopicAlreadyExists) { // another client was faster
+			if t, ok = b.set.Topic(*want.Topic); !ok {
+				return fail(kerr.LeaderNotAvailable)
+			}
+		} else if err != nil {
+			b.log.Warn("topic not created on first use", "topic", *want.Topic, "err", err)
+			return fail(err)
+		}
+	}
+	return metadataTopic(t)
+}
+
+func metadataTopic(t metadata.Topic) kmsg.MetadataResponseTopic {
+	m := kmsg.NewMetadataResponseTopic()
+	m.Topic, m.TopicID, m.IsInternal = kmsg.StringPtr(t.Name), t.ID, t.Internal
+	m.Partitions = make([]kmsg.MetadataResponseTopicPartition, len(t.Partitions))
+	for i, p := range t.Partitions {
+		mp := kmsg.NewMetadataResponseTopicPartition()
+		mp.Partition, mp.Leader, mp.LeaderEpoch = p.Index, int32(p.Leader), p.LeaderEpoch
+		mp.Replicas = []int32{mp.Leader}
+		mp.ISR = mp.Replicas
+		m.Partitions[i] = mp
+	}
+	return m
+}

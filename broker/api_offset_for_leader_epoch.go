@@ -1,0 +1,27 @@
+package broker
+
+import (
+	"context"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+func handleOffsetForLeaderEpoch(_ context.Context, b *Broker, _ *request, req *kmsg.OffsetForLeaderEpochRequest) kmsg.Response {
+	resp := kmsg.NewPtrOffsetForLeaderEpochResponse()
+	for _, t := range req.Topics {
+		rt := kmsg.NewOffsetForLeaderEpochResponseTopic()
+		rt.Topic = t.Topic
+		for _, tp := range t.Partitions {
+			rp := kmsg.NewOffsetForLeaderEpochResponseTopicPartition()
+			rp.Partition = tp.Partition
+			if p, err := b.partition(t.Topic, tp.Partition, tp.CurrentLeaderEpoch); err != nil {
+				rp.ErrorCode = codeOf(err)
+			} else {
+				rp.LeaderEpoch, rp.EndOffset = p.EndOffsetForLeaderEpoch(tp.LeaderEpoch)
+			}
+			rt.Partitions = append(rt.Partitions, rp)
+		}
+		resp.Topics = append(resp.Topics, rt)
+	}
+	return resp
+}

@@ -1,0 +1,51 @@
+package broker
+
+import (
+	"context"
+	"regexp"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// softwareName is what KIP-511 allows as the name and version of a client.
+var softwareName = regexp.MustCompile(`^[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?$`)
+
+// handleAPIVersions answers any version above ours in version 0 with
+// UNSUPPORTED_VERSION and all ranges, so that the client can ask again (KIP-511).
+func handleAPIVersions(ctx context.Context, b *Broker, r *request) (*answer, error) {
+	resp := kmsg.NewPtrApiVersionsResponse()
+	for _, a := range b.apis.list {
+		k := kmsg.NewApiVersionsResponseApiKey()
+		k.ApiKey, k.MinVersion, k.MaxVersion = int16(a.key), a.min, a.max
+		resp.ApiKeys = append(resp.ApiKeys, k)
+	}
+	if r.version > r.api.max {
+		r.version = 0
+		resp.ErrorCode = kerr.UnsupportedVersion.Code
+		return r.reply(resp), nil
+	}
+	req := kmsg.NewPtrApiVersionsRequest()
+	if err := r.decode(ctx, req); err != nil {
+		return nil, err
+	}
+	if code := b.checkAPIVersions(req); code != 0 {
+		resp.ErrorCode, resp.ApiKeys = code, nil
+	}
+	return r.reply(resp), nil
+}
+
+func (b *Broker) checkAPIVersions(req *kmsg.ApiVersionsRequest) int16 {
+	if req.Version >= 3 && (!softwareName.MatchString(req.ClientSoftwareName) || !softwareName.MatchString(req.ClientSoftwareVersion)) {
+		return kerr.InvalidRequest.Code
+	}
+	if req.Version >= 5 { // KIP-1242: a client that was routed to the wrong broker
+		switch known := req.ClusterID != nil; {
+		case known != (req.NodeID >= 0):
+			return kerr.InvalidRequest.Code
+		case known && (*req.ClusterID != b.meta.ClusterID() || req.NodeID != int32(b.node.ID)):
+			return kerr.RebootstrapRequired.Code
+		}
+	}
+	return 0
+}

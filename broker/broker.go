@@ -1,0 +1,286 @@
+// Package broker serves the Kafka protocol over TCP.
+//
+// A connection is three goroutines in a row: one reads frames, one handles requests in
+// the order of arrival, one writes the answers in the same order. A Produce is handled
+// when its batches have their offsets; its answer waits for durability while later
+// requests of the connection are handled, so that the latency of the store does not
+// bound the throughput of a client. All other requests are answered by their handler.
+//
+// One table ([newAPITable]) names every request that is served with its versions: ApiVersions
+// is answered from it and requests are dispatched by it. The handler of an API lives in
+// api_<name>.go, which is also the one place where its error codes are chosen.
+//
+// # Limits
+//
+// Whatever clients send, memory stays within [Config]: bytes of requests are reserved
+// before they are read and until they are answered, decoding a request reserves what
+// its arrays may unfold to, and the bytes of fetch answers are reserved before they are
+// read from a partition and until they are written. What breaks the protocol closes its
+// connection with one log line that names the peer and the reason. A panic in a handler
+// is answered with UNKNOWN_SERVER_ERROR and logged with its stack.
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/streamstore"
+)
+
+// Config holds the settings of a broker. The zero value of a field means its default.
+type Config struct {
+	// Listen is the host:port to listen on. "127.0.0.1:9092" if empty; port 0 lets the
+	// kernel choose.
+	Listen string
+	// Advertised is the host:port that clients are told to connect to. The address of
+	// the listener if empty.
+	Advertised string
+
+	// MaxConnections bounds the open connections; one more is closed at once. 10,000 if zero.
+	MaxConnections int
+	// MaxRequestBytes bounds one request. 100 MiB if zero.
+	MaxRequestBytes int
+	// MaxRequestMemory bounds the bytes of all requests that are read and not yet
+	// answered; a connection waits for its share. 256 MiB if zero, at least MaxRequestBytes.
+	MaxRequestMemory int64
+	// MaxInFlight bounds the requests of one connection that are handled and not yet
+	// answered. 128 if zero.
+	MaxInFlight int
+	// MaxFetchBytes bounds the records in one fetch answer, but for a single batch that
+	// is larger. 55 MiB if zero.
+	MaxFetchBytes int
+	// MaxFetchMemory bounds the records in all fetch answers that are not yet written. 256 MiB if zero.
+	MaxFetchMemory int64
+
+	// IdleTimeout closes a connection without request. 10 min if zero.
+	IdleTimeout time.Duration
+	// StallTimeout closes a connection whose peer stops in the middle of a request, or
+	// does not take an answer, beyond the time that a rate of 32 KiB/s needs. 30 s if zero.
+	StallTimeout time.Duration
+
+	// NoAutoCreate switches off the creation of a topic by a client that asks for its metadata.
+	NoAutoCreate bool
+	// DefaultPartitions is the number of partitions where a client leaves it open. 1 if zero.
+	DefaultPartitions int
+	// MaxPartitions bounds the partitions of one topic. 10,000 if zero.
+	MaxPartitions int
+	// ReservedTopics are names that clients cannot create, besides the internal topics
+	// that exist. __consumer_offsets and __transaction_state if nil.
+	ReservedTopics []string
+}
+
+func (c *Config) setDefaults() {
+	def(&c.Listen, "127.0.0.1:9092")
+	def(&c.MaxConnections, 10_000)
+	def(&c.MaxRequestBytes, 100<<20)
+	def(&c.MaxRequestMemory, max(256<<20, int64(c.MaxRequestBytes)))
+	def(&c.MaxInFlight, 128)
+	def(&c.MaxFetchBytes, 55<<20)
+	def(&c.MaxFetchMemory, 256<<20)
+	def(&c.IdleTimeout, 10*time.Minute)
+	def(&c.StallTimeout, 30*time.Second)
+	def(&c.DefaultPartitions, 1)
+	def(&c.MaxPartitions, 10_000)
+	if c.ReservedTopics == nil {
+		c.ReservedTopics = []string{"__consumer_offsets", "__transaction_state"}
+	}
+}
+
+func def[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+func (c *Config) validate() error {
+	if c.MaxRequestMemory < int64(c.MaxRequestBytes) {
+		return fmt.Errorf("broker: MaxRequestMemory %d is below MaxRequestBytes %d: one request could never be read", c.MaxRequestMemory, c.MaxRequestBytes)
+	}
+	if c.DefaultPartitions < 1 || c.DefaultPartitions > c.MaxPartitions {
+		return fmt.Errorf("broker: DefaultPartitions %d is not between 1 and MaxPartitions %d", c.DefaultPartitions, c.MaxPartitions)
+	}
+	for name, v := range map[string]int64{
+		"MaxConnections": int64(c.MaxConnections), "MaxRequestBytes": int64(c.MaxRequestBytes), "MaxInFlight": int64(c.MaxInFlight),
+		"MaxFetchBytes": int64(c.MaxFetchBytes), "MaxFetchMemory": c.MaxFetchMemory, "MaxPartitions": int64(c.MaxPartitions),
+		"IdleTimeout": int64(c.IdleTimeout), "StallTimeout": int64(c.StallTimeout),
+	} {
+		if v < 0 {
+			return fmt.Errorf("broker: %s must not be negative", name)
+		}
+	}
+	return nil
+}
+
+// Broker is a running Kafka listener. It is closed with Close.
+type Broker struct {
+	cfg  Config
+	set  *partition.Set
+	meta *metadata.Store
+	node streamstore.Node
+	log  *slog.Logger
+	m    *metrics
+	apis *apiTable
+
+	listener   net.Listener
+	host       string // advertised
+	port       int32
+	ids        producerIDs
+	reqMemory  *semaphore.Weighted // MaxRequestMemory
+	decMemory  *semaphore.Weighted // decodeMemory
+	fetMemory  *semaphore.Weighted // MaxFetchMemory
+	ctx        context.Context     // ends when Close gives up waiting
+	cancel     context.CancelFunc
+	stopping   atomic.Bool
+	goroutines sync.WaitGroup
+
+	mu    sync.Mutex
+	conns map[*conn]struct{} // guarded by mu; nil after Close
+}
+
+// Open listens on cfg.Listen and serves the partitions of set until Close. Producer ids
+// come from meta; node is this process. Metrics are registered with reg unless it is nil.
+func Open(cfg Config, set *partition.Set, meta *metadata.Store, node streamstore.Node, log *slog.Logger, reg prometheus.Registerer) (*Broker, error) {
+	cfg.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp", cfg.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("kafka listener: %w", err)
+	}
+	b := &Broker{
+		cfg: cfg, set: set, meta: meta, node: node, log: log,
+
+		apis:      newAPITable(),
+		listener:  l,
+		reqMemory: semaphore.NewWeighted(cfg.MaxRequestMemory),
+		decMemory: semaphore.NewWeighted(decodeMemory),
+		fetMemory: semaphore.NewWeighted(cfg.MaxFetchMemory),
+		conns:     make(map[*conn]struct{}),
+	}
+	b.m = newMetrics(reg, b.apis)
+	b.ids.allocate = func(ctx context.Context, n int) (int64, error) { return meta.AllocateProducerIDs(ctx, node, n) }
+	if err := b.advertise(); err != nil {
+		l.Close()
+		return nil, err
+	}
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	b.goroutines.Go(b.accept)
+	return b, nil
+}
+
+func (b *Broker) advertise() error {
+	addr := b.cfg.Advertised
+	if addr == "" {
+		addr = b.listener.Addr().String()
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return fmt.Errorf("advertised address %q is not host:port: %w", addr, err)
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || n == 0 {
+		return fmt.Errorf("advertised address %q has no port between 1 and 65535", addr)
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		return fmt.Errorf("the listener %q accepts on every address, so clients must be told one: set the advertised address to a host:port that they can reach", addr)
+	}
+	b.host, b.port = host, int32(n)
+	return nil
+}
+
+// Addr returns the address of the listener.
+func (b *Broker) Addr() net.Addr { return b.listener.Addr() }
+
+// accept runs until the listener is closed.
+func (b *Broker) accept() {
+	for {
+		nc, err := b.listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // out of file descriptors, or a peer that was gone already
+			b.log.Error("accept a connection", "err", err)
+			select {
+			case <-time.After(100 * time.Millisecond):
+				continue
+			case <-b.ctx.Done():
+				return
+			}
+		}
+		b.goroutines.Go(func() { b.ServeConn(nc) })
+	}
+}
+
+// ServeConn serves one connection that something else than the listener accepted, until
+// it ends. It closes nc.
+func (b *Broker) ServeConn(nc net.Conn) {
+	c := newConn(b, nc)
+	b.mu.Lock()
+	n := len(b.conns)
+	full := n >= b.cfg.MaxConnections
+	closed := b.conns == nil
+	if !full && !closed {
+		b.conns[c] = struct{}{}
+	}
+	b.mu.Unlock()
+	if full || closed {
+		nc.Close()
+		if full {
+			b.m.refused.Inc()
+			b.log.Warn("connection refused: too many", "peer", c.peer, "limit", b.cfg.MaxConnections)
+		}
+		return
+	}
+	b.m.connections.Inc()
+	c.serve()
+	b.m.connections.Dec()
+	b.mu.Lock()
+	delete(b.conns, c)
+	b.mu.Unlock()
+}
+
+// Close stops accepting connections and requests, lets requests that were read be
+// answered until ctx ends, and closes what is left. It returns when all goroutines have.
+func (b *Broker) Close(ctx context.Context) error {
+	if b.stopping.Swap(true) {
+		return nil
+	}
+	err := b.listener.Close()
+	b.mu.Lock()
+	conns := b.conns
+	b.conns = nil
+	for c := range conns {
+		c.stop()
+	}
+	b.mu.Unlock()
+	done := make(chan struct{})
+	go func() { b.goroutines.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		err = errors.Join(err, fmt.Errorf("close broker: requests were cut off: %w", ctx.Err()))
+		b.cancel()
+		b.mu.Lock()
+		for c := range conns {
+			c.nc.Close()
+		}
+		b.mu.Unlock()
+		<-done
+	}
+	b.cancel()
+	return err
+}

@@ -1,0 +1,309 @@
+package broker
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+)
+
+const (
+	// A frame is read in stages: this much, then up to 16 times what has arrived, so
+	// that a length that is only announced costs its peer bytes before it costs memory.
+	frameStage       = 64 << 10
+	frameStageFactor = 16
+	// A peer that sends or takes less than this per second is stalled.
+	minBytesPerSecond = 32 << 10
+)
+
+// conn is one connection.
+type conn struct {
+	b    *Broker
+	nc   net.Conn
+	in   *bufio.Reader
+	peer string
+
+	frames  chan frame    // read → handle
+	answers chan *answer  // handle → write; its capacity bounds the requests in flight
+	handled chan struct{} // closed when handle has ended
+	pending atomic.Int64  // requests read and not yet answered
+
+	ctx    context.Context // ends when the peer is gone or the broker begins to stop
+	cancel context.CancelFunc
+}
+
+// frame is the bytes of one request behind its length.
+type frame struct {
+	data     []byte
+	reserved int64 // of Broker.reqMemory
+}
+
+// answer is a place in the order of a connection's answers.
+type answer struct {
+	req     *request
+	bufs    []byteSlice // the frame of the answer; nil for none
+	produce *produce    // if not nil, waited for and encoded when its turn comes
+	release func()      // nil, or called when bufs were written
+}
+
+type byteSlice = []byte
+
+func newConn(b *Broker, nc net.Conn) *conn {
+	c := &conn{
+		b: b, nc: nc, in: bufio.NewReader(nc), peer: nc.RemoteAddr().String(),
+		frames:  make(chan frame, 1),
+		answers: make(chan *answer, b.cfg.MaxInFlight),
+		handled: make(chan struct{}),
+	}
+	c.ctx, c.cancel = context.WithCancel(b.ctx)
+	return c
+}
+
+// serve runs the connection and returns when its three goroutines have ended.
+func (c *conn) serve() {
+	readDone, writeDone := make(chan struct{}), make(chan struct{})
+	go func() { defer close(readDone); c.read() }()
+	go func() { defer close(writeDone); c.write() }()
+	c.handle()
+	<-writeDone
+	c.nc.Close() // ends read where handle ended first
+	<-readDone
+	for f := range c.frames {
+		c.b.reqMemory.Release(f.reserved)
+	}
+	c.cancel()
+}
+
+// stop makes the connection take no further request. Those that were read are answered.
+func (c *conn) stop() {
+	c.cancel()
+	c.nc.SetReadDeadline(time.Unix(1, 0))
+}
+
+// closing logs why the connection is closed by this side.
+func (c *conn) closing(err error) {
+	c.b.m.protocolErrors.Inc()
+	c.b.log.Warn("connection closed", "peer", c.peer, "reason", err)
+}
+
+// read passes frames to handle until the peer is gone, stalls, or sends what is no frame.
+func (c *conn) read() {
+	defer close(c.frames)
+	defer c.cancel()
+	for {
+		f, err := c.readFrame()
+		if err != nil {
+			if reason := c.readError(err); reason != nil {
+				c.closing(reason)
+			}
+			return
+		}
+		c.pending.Add(1)
+		c.b.m.bytesIn.Add(float64(len(f.data) + 4))
+		select {
+		case c.frames <- f:
+		case <-c.handled:
+			c.b.reqMemory.Release(f.reserved)
+			return
+		}
+	}
+}
+
+// readError returns nil for what is no fault of the peer.
+func (c *conn) readError(err error) error {
+	var ne net.Error
+	switch {
+	case c.b.stopping.Load(), errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.Is(err, io.ErrClosedPipe), errors.Is(err, errIdle), errors.Is(err, context.Canceled):
+		return nil
+	case errors.As(err, &ne) && !ne.Timeout(): // reset by peer
+		return nil
+	}
+	return err
+}
+
+var errIdle = errors.New("idle")
+
+func (c *conn) readFrame() (frame, error) {
+	if err := c.awaitRequest(); err != nil {
+		return frame{}, err
+	}
+	head, err := c.in.Peek(4)
+	if err != nil {
+		return frame{}, fmt.Errorf("a request ends in its length: %w", noEOF(err))
+	}
+	size := int64(int32(binary.BigEndian.Uint32(head)))
+	if size < 8 || size > int64(c.b.cfg.MaxRequestBytes) {
+		return frame{}, fmt.Errorf("request of %d bytes (0x%x): the limit is %d, the least 8; is this a Kafka client without TLS?", size, head, c.b.cfg.MaxRequestBytes)
+	}
+	c.in.Discard(4)
+	if int64(c.in.Buffered()) < size {
+		c.nc.SetReadDeadline(time.Now().Add(c.b.cfg.StallTimeout + time.Duration(size)*time.Second/minBytesPerSecond))
+		if c.b.stopping.Load() {
+			c.stop() // the deadline above may have come after that of Close
+		}
+	}
+	f := frame{}
+	for have := int64(0); have < size; have = int64(len(f.data)) {
+		stage := min(size, max(frameStage, have*frameStageFactor))
+		if err := c.b.reqMemory.Acquire(c.ctx, stage-have); err != nil {
+			c.b.reqMemory.Release(f.reserved)
+			return frame{}, err
+		}
+		f.reserved = stage
+		data := make([]byte, stage)
+		copy(data, f.data)
+		if n, err := io.ReadFull(c.in, data[have:]); err != nil {
+			c.b.reqMemory.Release(f.reserved)
+			return frame{}, fmt.Errorf("request of %d bytes stops after %d: %w", size, have+int64(n), noEOF(err))
+		}
+		f.data = data
+	}
+	return f, nil
+}
+
+func noEOF(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// awaitRequest returns when the first byte of a request is there.
+func (c *conn) awaitRequest() error {
+	for c.in.Buffered() == 0 {
+		c.nc.SetReadDeadline(time.Now().Add(c.b.cfg.IdleTimeout))
+		if c.b.stopping.Load() {
+			return errIdle
+		}
+		_, err := c.in.Peek(1)
+		var ne net.Error
+		if errors.As(err, &ne) && ne.Timeout() {
+			if c.pending.Load() > 0 && !c.b.stopping.Load() {
+				continue
+			}
+			return errIdle
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if c.in.Buffered() < 4 { // the length itself must not trickle
+		c.nc.SetReadDeadline(time.Now().Add(c.b.cfg.StallTimeout))
+	}
+	return nil
+}
+
+// handle handles requests in order until read has ended or a request cannot be understood.
+func (c *conn) handle() {
+	defer close(c.answers)
+	defer close(c.handled)
+	for f := range c.frames {
+		a, err := c.handleFrame(f)
+		if err != nil {
+			c.b.reqMemory.Release(f.reserved)
+			c.closing(err)
+			return
+		}
+		c.answers <- a // write drains it to the end, also when the peer is gone
+	}
+}
+
+func (c *conn) handleFrame(f frame) (*answer, error) {
+	r, err := parseRequest(c.b.apis, f.data)
+	if err != nil {
+		return nil, err
+	}
+	r.conn, r.reserved, r.start = c, f.reserved, time.Now()
+	a, err := c.dispatch(r)
+	if err != nil {
+		return nil, fmt.Errorf("%s v%d: %w", r.api.name(), r.version, err)
+	}
+	a.req = r
+	return a, nil
+}
+
+// dispatch calls the handler of the request and turns its panic into an answer.
+func (c *conn) dispatch(r *request) (a *answer, err error) {
+	defer r.doneDecoding()
+	defer func() {
+		p := recover()
+		if p == nil {
+			return
+		}
+		c.b.m.panics.Inc()
+		c.b.log.Error("panic in a request", "api", r.api.name(), "version", r.version, "peer", c.peer, "panic", p, "stack", string(debug.Stack()))
+		resp, ok := errorResponse(r, kerr.UnknownServerError.Code)
+		if !ok {
+			a, err = nil, errors.New("panic, and the request has no place for an error in its answer")
+			return
+		}
+		a, err = r.reply(resp), nil
+	}()
+	return r.api.handle(c.b.ctx, c.b, r)
+}
+
+// write writes the answers in order. After a write fails it only takes them.
+func (c *conn) write() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	broken := false
+	for a := range c.answers {
+		err := a.await(timer)
+		if err == nil && !broken {
+			err = c.writeAnswer(a)
+		}
+		if a.release != nil {
+			a.release()
+		}
+		c.b.reqMemory.Release(a.req.reserved)
+		c.pending.Add(-1)
+		c.b.m.observe(a.req)
+		if err != nil && !broken {
+			broken = true
+			if reason := c.readError(err); reason != nil {
+				c.closing(reason)
+			}
+			c.nc.Close() // ends read, and so handle
+		}
+	}
+}
+
+// await waits for the answer of a produce and encodes it. An error closes the connection.
+func (a *answer) await(timer *time.Timer) (err error) {
+	if a.produce == nil {
+		return nil
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return a.produce.answer(a, timer)
+}
+
+func (c *conn) writeAnswer(a *answer) error {
+	if len(a.bufs) == 0 {
+		return nil
+	}
+	size := 0
+	for _, b := range a.bufs {
+		size += len(b)
+	}
+	binary.BigEndian.PutUint32(a.bufs[0], uint32(size-4))
+	c.nc.SetWriteDeadline(time.Now().Add(c.b.cfg.StallTimeout + time.Duration(size)*time.Second/minBytesPerSecond))
+	bufs := net.Buffers(a.bufs)
+	n, err := bufs.WriteTo(c.nc)
+	c.b.m.bytesOut.Add(float64(n))
+	if err != nil {
+		return fmt.Errorf("write answer to %s: %w", a.req.api.name(), err)
+	}
+	return nil
+}

@@ -1,0 +1,46 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+)
+
+// refuse is a Kafka error with what a user can do about it.
+func refuse(code *kerr.Error, format string, args ...any) error {
+	return &refusal{code: code, text: fmt.Sprintf(format, args...)}
+}
+
+type refusal struct {
+	code *kerr.Error
+	text string
+}
+
+func (e *refusal) Error() string { return e.text }
+func (e *refusal) Unwrap() error { return e.code }
+
+// codeOf returns the Kafka code that an API chose for err. Where it chose none, a wait
+// that ended is REQUEST_TIMED_OUT and the rest UNKNOWN_SERVER_ERROR.
+func codeOf(err error) int16 {
+	var ke *kerr.Error
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &ke):
+		return ke.Code
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return kerr.RequestTimedOut.Code
+	}
+	return kerr.UnknownServerError.Code
+}
+
+// codeAndText returns the code of err and its text for a response that carries one.
+func codeAndText(err error) (int16, *string) {
+	if err == nil {
+		return 0, nil
+	}
+	text := err.Error()
+	return codeOf(err), &text
+}

@@ -1,0 +1,387 @@
+package broker
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+func testBatchOf(t testing.TB, n int, change func(*kmsg.RecordBatch), valueBytes int) []byte {
+	t.Helper()
+	var records []byte
+	for i := range n {
+		r := kmsg.NewRecord()
+		r.OffsetDelta = int32(i)
+		r.Value = bytes.Repeat([]byte{byte('a' + i%26)}, valueBytes)
+		r.Length = int32(len(r.AppendTo(nil)) - 1)
+		for { // the length counts what follows it
+			enc := r.AppendTo(nil)
+			_, size := binary.Varint(enc)
+			if int(r.Length) == len(enc)-size {
+				break
+			}
+			r.Length = int32(len(enc) - size)
+		}
+		records = r.AppendTo(records)
+	}
+	b := kmsg.NewRecordBatch()
+	b.Magic, b.PartitionLeaderEpoch = 2, -1
+	b.NumRecords, b.LastOffsetDelta = int32(n), int32(n-1)
+	b.FirstTimestamp = time.Now().UnixMilli()
+	b.MaxTimestamp = b.FirstTimestamp
+	b.ProducerID, b.ProducerEpoch, b.FirstSequence = -1, -1, -1
+	b.Records = records
+	change(&b)
+	raw := b.AppendTo(nil)
+	binary.BigEndian.PutUint32(raw[8:], uint32(len(raw)-12))
+	binary.BigEndian.PutUint32(raw[17:], crc32.Checksum(raw[21:], crc32.MakeTable(crc32.Castagnoli)))
+	return raw
+}
+
+func header(key, version int16, clientID string) []byte {
+	b := binary.BigEndian.AppendUint16(nil, uint16(key))
+	b = binary.BigEndian.AppendUint16(b, uint16(version))
+	b = binary.BigEndian.AppendUint32(b, 1)
+	b = binary.BigEndian.AppendUint16(b, uint16(len(clientID)))
+	return append(b, clientID...)
+}
+
+func framed(parts ...[]byte) []byte {
+	body := bytes.Join(parts, nil)
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
+}
+
+// What is no request closes its connection with one line in the log; the broker and its
+// other connections go on.
+func TestHostileInput(t *testing.T) {
+	const limit = 1 << 16
+	b := start(t, Config{MaxRequestBytes: limit, StallTimeout: time.Second})
+	b.topic(t, "t", 1)
+	int32s := func(v ...int32) (out []byte) {
+		for _, v := range v {
+			out = binary.BigEndian.AppendUint32(out, uint32(v))
+		}
+		return out
+	}
+	metadata9 := header(int16(kmsg.Metadata), 9, "x")
+	good := kmsg.NewRequestFormatter().AppendRequest(nil, kmsg.NewPtrMetadataRequest(), 1)[4:]
+	fetch := kmsg.NewPtrFetchRequest()
+	fetch.Version = 4
+	fetchHead := kmsg.NewRequestFormatter().AppendRequest(nil, fetch, 1)[4:]
+	for _, tc := range []struct {
+		name, reason string // reason is part of the line
+		send         []byte
+	}{
+		{"HTTP", "is this a Kafka client", []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n")},
+		{"TLS", "is this a Kafka client", []byte{22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3}},
+		{"length -1", "request of -1 bytes", int32s(-1)},
+		{"length 0", "request of 0 bytes", int32s(0)},
+		{"length 2^31-1", "request of 2147483647 bytes", int32s(1<<31 - 1)},
+		{"limit + 1", "request of 65537 bytes", int32s(limit + 1)},
+		{"length that is never sent", "stops after 0", int32s(limit)},
+		{"half of the length", "stops after", append(int32s(limit), make([]byte, limit/2)...)},
+		{"three bytes of length", "ends in its length", []byte{0, 0, 0}},
+		{"unknown API", "unknown or unsupported type 999", framed(header(999, 0, ""))},
+		{"negative API", "unknown or unsupported type -7", framed(header(-7, 0, ""))},
+		{"request between brokers", "LeaderAndISR", framed(header(int16(kmsg.LeaderAndISR), 4, ""))},
+		{"version above", "Metadata v99 is not supported", framed(header(int16(kmsg.Metadata), 99, ""))},
+		{"version below", "Metadata v-1 is not supported", framed(header(int16(kmsg.Metadata), -1, ""))},
+		{"ApiVersions below", "ApiVersions v-1", framed(header(int16(kmsg.ApiVersions), -1, ""))},
+		{"no client id", "before the client id", framed(header(int16(kmsg.Metadata), 1, "")[:9])},
+		{"client id longer than the frame", "client id of 16000 bytes", framed(header(int16(kmsg.Metadata), 1, "")[:8], []byte{0x3e, 0x80}, []byte("abc"))},
+		{"client id of -2", "client id of -2 bytes", framed(header(int16(kmsg.Metadata), 1, "")[:8], []byte{0xff, 0xfe})},
+		{"no tags", "tags", framed(metadata9)},
+		{"2^31-1 tags", "tags", framed(metadata9, []byte{0xff, 0xff, 0xff, 0xff, 0x07})},
+		{"2^32 tags", "tags", framed(metadata9, []byte{0xff, 0xff, 0xff, 0xff, 0x10})},
+		{"varint overflow", "tags", framed(metadata9, bytes.Repeat([]byte{0xff}, 20))},
+		{"tag longer than the frame", "tags", framed(metadata9, []byte{1, 0, 0x7f, 1})},
+		{"array of 2^31-1", "truncated or has impossible lengths", framed(header(int16(kmsg.Metadata), 1, ""), int32s(1<<31-1))},
+		{"compact array of 2^31-1", "truncated or has impossible lengths", framed(metadata9, []byte{0}, []byte{0xff, 0xff, 0xff, 0xff, 0x07})},
+		{"array that the frame cannot hold", "truncated or has impossible lengths", framed(header(int16(kmsg.Metadata), 1, ""), int32s(100), make([]byte, 100))},
+		{"nested arrays", "truncated or has impossible lengths", framed(fetchHead[:len(fetchHead)-4], int32s(1), []byte{0, 1, 't'}, int32s(1<<30))},
+		{"truncated", "truncated or has impossible lengths", framed(good[:len(good)-1])},
+		{"trailing garbage", "more behind the end", framed(good, []byte{1})},
+		{"much trailing garbage", "more behind the end", framed(good, make([]byte, 10000))},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			before := len(b.logged.String())
+			w := b.dial(t)
+			if _, err := w.Write(tc.send); err != nil && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
+				t.Fatal(err)
+			}
+			if strings.Contains(tc.name, "half") || strings.Contains(tc.name, "never") {
+				// kept open: the broker must not wait for ever
+			} else if err := w.Conn.(*net.TCPConn).CloseWrite(); err != nil {
+				t.Log(err)
+			}
+			if b, err := io.ReadAll(w); err != nil && !errors.Is(err, syscall.ECONNRESET) || len(b) > 0 {
+				t.Fatalf("%d bytes came back, then %v; want the connection closed", len(b), err)
+			}
+			line := func() string { return b.logged.String()[before:] }
+			eventually(t, "a line in the log", func() bool { return strings.Contains(line(), "\n") })
+			got := line()
+			if strings.Count(got, "\n") != 1 || !strings.Contains(got, "peer=127.0.0.1:") || !strings.Contains(got, tc.reason) {
+				t.Errorf("log %q, want one line with the peer and %q", got, tc.reason)
+			}
+		})
+	}
+	if resp := b.dial(t).ask(kmsg.NewPtrMetadataRequest()).(*kmsg.MetadataResponse); len(resp.Topics) != 1 {
+		t.Errorf("metadata after all: %+v", resp)
+	}
+	assertIdle(t, b)
+}
+
+// assertIdle checks that nothing is reserved when no request is in hand.
+func assertIdle(t *testing.T, b *testBroker) {
+	t.Helper()
+	eventually(t, "all reserved memory is given back", func() bool {
+		if !b.reqMemory.TryAcquire(b.cfg.MaxRequestMemory) {
+			return false
+		}
+		b.reqMemory.Release(b.cfg.MaxRequestMemory)
+		if !b.fetMemory.TryAcquire(b.cfg.MaxFetchMemory) {
+			return false
+		}
+		b.fetMemory.Release(b.cfg.MaxFetchMemory)
+		if !b.decMemory.TryAcquire(decodeMemory) {
+			return false
+		}
+		b.decMemory.Release(decodeMemory)
+		return true
+	})
+}
+
+// A client with a newer ApiVersions, whatever follows its header, gets version 0 with
+// error 35 and all ranges, and the connection stays.
+func TestAPIVersionsFromTheFuture(t *testing.T) {
+	b := start(t, Config{})
+	w := b.dial(t)
+	for name, send := range map[string][]byte{
+		"good header":      framed(header(int16(kmsg.ApiVersions), 99, "x"), []byte{0, 2, 'a', 2, 'b', 0}),
+		"truncated header": framed(header(int16(kmsg.ApiVersions), 99, "x")[:8]),
+		"odd client id":    framed(header(int16(kmsg.ApiVersions), 6, "x")[:8], []byte{0x7f, 0xff}),
+	} {
+		if _, err := w.Write(send); err != nil {
+			t.Fatal(err)
+		}
+		resp := w.receive(1, &kmsg.ApiVersionsRequest{Version: 0}).(*kmsg.ApiVersionsResponse)
+		if resp.ErrorCode != kerr.UnsupportedVersion.Code || len(resp.ApiKeys) != len(b.apis.list) {
+			t.Errorf("%s: %+v", name, resp)
+		}
+	}
+	for v := range b.apis.byKey(int16(kmsg.ApiVersions)).max + 1 {
+		req := kmsg.NewPtrApiVersionsRequest()
+		req.Version, req.ClientSoftwareName, req.ClientSoftwareVersion = v, "test", "1.0"
+		if resp := w.ask(req).(*kmsg.ApiVersionsResponse); resp.ErrorCode != 0 || len(resp.ApiKeys) != len(b.apis.list) {
+			t.Errorf("v%d: %+v", v, resp)
+		}
+	}
+	for name, tc := range map[string]struct {
+		change func(*kmsg.ApiVersionsRequest)
+		want   *kerr.Error
+	}{
+		"software name":  {func(r *kmsg.ApiVersionsRequest) { r.ClientSoftwareName = "-\n-" }, kerr.InvalidRequest},
+		"cluster alone":  {func(r *kmsg.ApiVersionsRequest) { r.ClusterID = kmsg.StringPtr("x") }, kerr.InvalidRequest},
+		"other cluster":  {func(r *kmsg.ApiVersionsRequest) { r.ClusterID, r.NodeID = kmsg.StringPtr("x"), 1 }, kerr.RebootstrapRequired},
+		"other node":     {func(r *kmsg.ApiVersionsRequest) { r.ClusterID, r.NodeID = kmsg.StringPtr(b.meta.ClusterID()), 2 }, kerr.RebootstrapRequired},
+		"this very node": {func(r *kmsg.ApiVersionsRequest) { r.ClusterID, r.NodeID = kmsg.StringPtr(b.meta.ClusterID()), 1 }, &kerr.Error{}},
+	} {
+		req := kmsg.NewPtrApiVersionsRequest()
+		req.Version, req.ClientSoftwareName, req.ClientSoftwareVersion = 5, "test", "1.0"
+		tc.change(req)
+		if resp := w.ask(req).(*kmsg.ApiVersionsResponse); resp.ErrorCode != tc.want.Code {
+			t.Errorf("%s: %v, want %v", name, kerr.ErrorForCode(resp.ErrorCode), tc.want)
+		}
+	}
+}
+
+// A panic in a handler is answered with UNKNOWN_SERVER_ERROR in the form of its API and
+// logged with its stack; the connection stays. Where an API has no place for an error,
+// the connection is closed.
+func TestPanicInAHandler(t *testing.T) {
+	b := start(t, Config{})
+	name := "n"
+	requests := map[kmsg.Key]func(kmsg.Request){
+		kmsg.Produce: func(r kmsg.Request) {
+			p := r.(*kmsg.ProduceRequest)
+			p.Topics = []kmsg.ProduceRequestTopic{{Topic: name, Partitions: []kmsg.ProduceRequestTopicPartition{{Partition: 3}}}}
+		},
+		kmsg.Fetch: func(r kmsg.Request) {
+			p := r.(*kmsg.FetchRequest)
+			p.Topics = []kmsg.FetchRequestTopic{{Topic: name, Partitions: []kmsg.FetchRequestTopicPartition{{Partition: 3}}}}
+		},
+		kmsg.ListOffsets: func(r kmsg.Request) {
+			p := r.(*kmsg.ListOffsetsRequest)
+			p.Topics = []kmsg.ListOffsetsRequestTopic{{Topic: name, Partitions: []kmsg.ListOffsetsRequestTopicPartition{{Partition: 3}}}}
+		},
+		kmsg.Metadata: func(r kmsg.Request) { r.(*kmsg.MetadataRequest).Topics = []kmsg.MetadataRequestTopic{{Topic: &name}} },
+		kmsg.CreateTopics: func(r kmsg.Request) {
+			r.(*kmsg.CreateTopicsRequest).Topics = []kmsg.CreateTopicsRequestTopic{{Topic: name}}
+		},
+		kmsg.DeleteTopics: func(r kmsg.Request) {
+			r.(*kmsg.DeleteTopicsRequest).TopicNames = []string{name}
+			r.(*kmsg.DeleteTopicsRequest).Topics = []kmsg.DeleteTopicsRequestTopic{{Topic: &name}}
+		},
+		kmsg.DeleteRecords: func(r kmsg.Request) {
+			p := r.(*kmsg.DeleteRecordsRequest)
+			p.Topics = []kmsg.DeleteRecordsRequestTopic{{Topic: name, Partitions: []kmsg.DeleteRecordsRequestTopicPartition{{Partition: 3}}}}
+		},
+		kmsg.OffsetForLeaderEpoch: func(r kmsg.Request) {
+			p := r.(*kmsg.OffsetForLeaderEpochRequest)
+			p.Topics = []kmsg.OffsetForLeaderEpochRequestTopic{{Topic: name, Partitions: []kmsg.OffsetForLeaderEpochRequestTopicPartition{{Partition: 3}}}}
+		},
+		kmsg.DescribeConfigs: func(r kmsg.Request) {
+			r.(*kmsg.DescribeConfigsRequest).Resources = []kmsg.DescribeConfigsRequestResource{{ResourceName: name}}
+		},
+		kmsg.AlterConfigs: func(r kmsg.Request) {
+			r.(*kmsg.AlterConfigsRequest).Resources = []kmsg.AlterConfigsRequestResource{{ResourceName: name}}
+		},
+		kmsg.IncrementalAlterConfigs: func(r kmsg.Request) {
+			r.(*kmsg.IncrementalAlterConfigsRequest).Resources = []kmsg.IncrementalAlterConfigsRequestResource{{ResourceName: name}}
+		},
+		kmsg.CreatePartitions: func(r kmsg.Request) {
+			r.(*kmsg.CreatePartitionsRequest).Topics = []kmsg.CreatePartitionsRequestTopic{{Topic: name}}
+		},
+		kmsg.DescribeTopicPartitions: func(r kmsg.Request) {
+			r.(*kmsg.DescribeTopicPartitionsRequest).Topics = []kmsg.DescribeTopicPartitionsRequestTopic{{Topic: name}}
+		},
+		kmsg.FindCoordinator: func(r kmsg.Request) { r.(*kmsg.FindCoordinatorRequest).CoordinatorKeys = []string{name} },
+		kmsg.InitProducerID:  func(kmsg.Request) {},
+		kmsg.DescribeCluster: func(kmsg.Request) {},
+		kmsg.ApiVersions: func(r kmsg.Request) {
+			p := r.(*kmsg.ApiVersionsRequest)
+			p.ClientSoftwareName, p.ClientSoftwareVersion = "x", "1"
+		},
+	}
+	for i := range b.apis.list {
+		b.apis.list[i].handle = func(context.Context, *Broker, *request) (*answer, error) { panic("thrown by the test") }
+	}
+	w := b.dial(t)
+	for _, a := range b.apis.list {
+		fill, ok := requests[a.key]
+		if !ok {
+			continue // the group APIs have their own test
+		}
+		for v := a.min; v <= a.max; v++ {
+			req := a.key.Request()
+			req.SetVersion(v)
+			fill(req)
+			w.send(1, req)
+			raw, err := w.frame()
+			if err != nil {
+				t.Fatalf("%s v%d: %v", a.name(), v, err)
+			}
+			minusOne := []byte{0xff, 0xff} // UNKNOWN_SERVER_ERROR
+			if !bytes.Contains(raw[4:], minusOne) {
+				t.Errorf("%s v%d: no error in %x", a.name(), v, raw)
+			}
+		}
+	}
+	if got := b.logged.String(); !strings.Contains(got, "thrown by the test") || !strings.Contains(got, "hostile_test.go") {
+		t.Errorf("log has no panic with its stack: %s", got)
+	}
+	all := kmsg.NewPtrMetadataRequest()
+	all.Topics = nil
+	all.Version = 4
+	w.send(1, all)
+	if _, err := w.frame(); !errors.Is(err, io.EOF) {
+		t.Errorf("no place for an error: %v, want the connection closed", err)
+	}
+	assertIdle(t, b)
+}
+
+// Announced bytes do not hold memory: many connections that announce the most and send
+// nothing leave room for the others, and are closed.
+func TestWithheldRequests(t *testing.T) {
+	b := start(t, Config{StallTimeout: time.Second})
+	for range 200 {
+		w := b.dial(t)
+		w.Write(binary.BigEndian.AppendUint32(nil, uint32(b.cfg.MaxRequestBytes)))
+	}
+	b.dial(t).ask(kmsg.NewPtrMetadataRequest())
+	if !b.reqMemory.TryAcquire(b.cfg.MaxRequestMemory - 201*frameStage) {
+		t.Errorf("the announced bytes are reserved")
+	} else {
+		b.reqMemory.Release(b.cfg.MaxRequestMemory - 201*frameStage)
+	}
+}
+
+// One connection more than the limit is closed at once, and logged.
+func TestConnectionLimit(t *testing.T) {
+	b := start(t, Config{MaxConnections: 2})
+	for range 2 {
+		b.dial(t).ask(kmsg.NewPtrMetadataRequest())
+	}
+	if _, err := b.dial(t).frame(); err == nil {
+		t.Fatal("a third connection was served")
+	}
+	eventually(t, "a line in the log", func() bool { return strings.Contains(b.logged.String(), "connection refused: too many") })
+}
+
+func TestConfigRefused(t *testing.T) {
+	set, meta, node := openSet(t)
+	for name, cfg := range map[string]Config{
+		"any address":       {Listen: "0.0.0.0:0"},
+		"no port":           {Listen: "127.0.0.1:0", Advertised: "host"},
+		"request memory":    {Listen: "127.0.0.1:0", MaxRequestMemory: 10},
+		"default above max": {Listen: "127.0.0.1:0", DefaultPartitions: 5, MaxPartitions: 2},
+		"negative":          {Listen: "127.0.0.1:0", MaxConnections: -1},
+	} {
+		if b, err := Open(cfg, set, meta, node, slog.New(slog.DiscardHandler), nil); err == nil {
+			b.Close(t.Context())
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+func counterValue(t testing.TB, c prometheus.Counter) float64 {
+	var m dto.Metric
+	if err := c.Write(&m); err != nil {
+		t.Fatal(err)
+	}
+	return m.GetCounter().GetValue()
+}
+
+// Whatever the bytes, a connection ends, and without a panic.
+func FuzzConnection(f *testing.F) {
+	set, meta, node := openSet(f)
+	b, err := Open(Config{Listen: "127.0.0.1:0", MaxRequestBytes: 1 << 16, MaxPartitions: 3, NoAutoCreate: true}, set, meta, node, slog.New(slog.DiscardHandler), nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { b.Close(context.Background()) })
+	panics := func() float64 { return counterValue(f, b.m.panics) }
+	for _, a := range b.apis.list {
+		for v := a.min; v <= a.max; v++ {
+			req := a.key.Request()
+			req.SetVersion(v)
+			f.Add(kmsg.NewRequestFormatter(kmsg.FormatterClientID("x")).AppendRequest(nil, req, 1))
+		}
+	}
+	f.Add(framed(header(int16(kmsg.ApiVersions), 99, "x")))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		client, server := net.Pipe()
+		done := make(chan struct{})
+		go func() { b.ServeConn(server); close(done) }()
+		go func() { client.Write(data); client.Close() }()
+		io.Copy(io.Discard, client)
+		<-done
+		if panics() > 0 {
+			t.Fatal("a handler panicked")
+		}
+	})
+}

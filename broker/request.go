@@ -1,0 +1,176 @@
+package broker
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// request is one request: its header, and its body still as bytes.
+//
+// The header is version 1, or 2 if the body has flexible versions (KIP-482): then tags
+// follow the client id. The client id is a plain nullable string in both.
+type request struct {
+	api      *api
+	version  int16
+	corr     int32
+	clientID string // "" for none
+	body     []byte
+	conn     *conn
+	start    time.Time
+	reserved int64 // of Broker.reqMemory, until the answer is written
+	decoding int64 // of Broker.decMemory, until the handler has returned
+}
+
+// parseRequest reads the header of a request, at least 8 bytes. An error closes the connection.
+func parseRequest(apis *apiTable, b []byte) (*request, error) {
+	if len(b) < 8 {
+		return nil, fmt.Errorf("request of %d bytes is shorter than its header", len(b))
+	}
+	key, version := int16(binary.BigEndian.Uint16(b)), int16(binary.BigEndian.Uint16(b[2:]))
+	r := &request{api: apis.byKey(key), version: version, corr: int32(binary.BigEndian.Uint32(b[4:]))}
+	if r.api == nil {
+		return nil, fmt.Errorf("request of unknown or unsupported type %d (%s)", key, kmsg.NameForKey(key))
+	}
+	if version < r.api.min || version > r.api.max {
+		if r.api.key == kmsg.ApiVersions && version > r.api.max {
+			// The one exception (KIP-511): what follows may have a form that we do not
+			// know, and the answer is of version 0.
+			return r, nil
+		}
+		return nil, fmt.Errorf("%s v%d is not supported, only v%d to v%d", r.api.name(), version, r.api.min, r.api.max)
+	}
+	rest := b[8:]
+	if len(rest) < 2 {
+		return nil, errors.New("request header ends before the client id")
+	}
+	n := int(int16(binary.BigEndian.Uint16(rest)))
+	rest = rest[2:]
+	if n > len(rest) || n < -1 {
+		return nil, fmt.Errorf("client id of %d bytes in a request with %d left", n, len(rest))
+	}
+	if n > 0 {
+		r.clientID, rest = string(rest[:n]), rest[n:]
+	}
+	if version >= r.api.flexible {
+		var err error
+		if rest, err = skipTags(rest); err != nil {
+			return nil, err
+		}
+	}
+	r.body = rest
+	return r, nil
+}
+
+// skipTags skips the tagged fields of KIP-482: a count, then tag, length and bytes of each.
+func skipTags(b []byte) ([]byte, error) {
+	errTags := errors.New("tags of the request header are malformed")
+	uvarint := func() (uint32, bool) {
+		v, n := binary.Uvarint(b)
+		if n <= 0 || v > 1<<31-1 {
+			return 0, false
+		}
+		b = b[n:]
+		return uint32(v), true
+	}
+	count, ok := uvarint()
+	for ; ok && count > 0; count-- {
+		var size uint32
+		if _, ok = uvarint(); !ok {
+			break
+		}
+		if size, ok = uvarint(); !ok || int(size) > len(b) {
+			return nil, errTags
+		}
+		b = b[size:]
+	}
+	if !ok {
+		return nil, errTags
+	}
+	return b, nil
+}
+
+const (
+	// decodeFactor is how much memory a decoded message may take per byte on the wire:
+	// an array element of two bytes becomes a struct of strings, slices and tags.
+	decodeFactor = 64
+	// decodeMemory bounds what all requests in their handlers may have unfolded to. A
+	// request that could take more has it alone.
+	decodeMemory = 256 << 20
+)
+
+// decode parses the body into m. The body must be exactly one message: an error says
+// that it is truncated, has lengths that cannot be, or has bytes behind the end.
+func (r *request) decode(ctx context.Context, m kmsg.Request) error {
+	if r.api.key != kmsg.Produce { // whose bytes are nearly all records, which are not unfolded
+		weight := min(int64(len(r.body)+64)*decodeFactor, decodeMemory)
+		if err := r.conn.b.decMemory.Acquire(ctx, weight); err != nil {
+			return err
+		}
+		r.decoding = weight
+	}
+	m.SetVersion(r.version)
+	if err := readFrom(m, r.body); err != nil {
+		return fmt.Errorf("a body of %d bytes is truncated or has impossible lengths: %w", len(r.body), err)
+	}
+	// The parser stops at the end of the message and does not tell where. If the message
+	// is whole without the last byte, that byte does not belong to it.
+	if n := len(r.body); n > 0 {
+		short := r.api.key.Request()
+		short.SetVersion(r.version)
+		if readFrom(short, r.body[:n-1]) == nil {
+			return fmt.Errorf("a body of %d bytes has more behind the end of the message", n)
+		}
+	}
+	return nil
+}
+
+// readFrom decodes strings without copying for Produce alone, whose decoded form does
+// not outlive its frame.
+func readFrom(m kmsg.Request, b []byte) error {
+	if p, ok := m.(*kmsg.ProduceRequest); ok {
+		return p.UnsafeReadFrom(b)
+	}
+	return m.ReadFrom(b)
+}
+
+// doneDecoding gives back the memory for the decoded body. A handler that waits for
+// long calls it before, when it holds nothing of the body any more.
+func (r *request) doneDecoding() {
+	if r.decoding > 0 {
+		r.conn.b.decMemory.Release(r.decoding)
+		r.decoding = 0
+	}
+}
+
+// reply encodes resp as the answer to r.
+func (r *request) reply(resp kmsg.Response) *answer {
+	resp.SetVersion(r.version)
+	return &answer{req: r, bufs: [][]byte{resp.AppendTo(r.appendHeader(nil))}}
+}
+
+// appendHeader appends room for the length and the response header: version 1 (with
+// tags) for flexible messages, but always version 0 for ApiVersions, which a client
+// sends before it knows what the broker can (KIP-511).
+func (r *request) appendHeader(dst []byte) []byte {
+	dst = append(dst, 0, 0, 0, 0)
+	dst = binary.BigEndian.AppendUint32(dst, uint32(r.corr))
+	if r.version >= r.api.flexible && r.api.key != kmsg.ApiVersions {
+		dst = append(dst, 0)
+	}
+	return dst
+}
+
+// host returns the address of the peer without its port.
+func (r *request) host() string {
+	host := r.conn.peer
+	if i := strings.LastIndexByte(host, ':'); i >= 0 {
+		host = host[:i]
+	}
+	return strings.Trim(host, "[]")
+}
