@@ -1,0 +1,255 @@
+package group
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/tabletopic/tabletopic/internal/shard"
+	"github.com/tabletopic/tabletopic/record"
+)
+
+// script drives a State by the verbs of testdata and prints what it answers.
+type script struct {
+	state   *State
+	log     []record.Record // what is durable
+	now     time.Time
+	tickets map[shard.Ticket]string
+	next    shard.Ticket
+	out     strings.Builder
+}
+
+func newScript() *script {
+	return &script{state: NewState(Config{}), now: time.Unix(1000, 0), tickets: map[shard.Ticket]string{}}
+}
+
+func (s *script) apply(step shard.Step) {
+	for _, r := range step.Records {
+		if err := s.state.Replay(r); err != nil {
+			fmt.Fprintln(&s.out, "replay:", err)
+		}
+		s.log = append(s.log, r)
+	}
+	for _, a := range step.Answers {
+		fmt.Fprintf(&s.out, "%s: %s\n", s.tickets[a.To], show(a.Value))
+	}
+}
+
+func (s *script) ticket(name string) shard.Ticket {
+	s.next++
+	s.tickets[s.next] = name
+	return s.next
+}
+
+func show(v any) string {
+	switch r := v.(type) {
+	case *kmsg.JoinGroupResponse:
+		if r.ErrorCode != 0 {
+			return fmt.Sprintf("%v member=%s", kerr.TypedErrorForCode(r.ErrorCode).Message, r.MemberID)
+		}
+		out := fmt.Sprintf("joined generation=%d protocol=%s member=%s leader=%s", r.Generation, deref(r.Protocol), r.MemberID, r.LeaderID)
+		for _, m := range r.Members {
+			out += fmt.Sprintf(" %s(%s)", m.MemberID, m.ProtocolMetadata)
+		}
+		if r.SkipAssignment {
+			out += " skip-assignment"
+		}
+		return out
+	case *kmsg.SyncGroupResponse:
+		return code(r.ErrorCode, "assigned "+string(r.MemberAssignment))
+	case *kmsg.HeartbeatResponse:
+		return code(r.ErrorCode, "alive")
+	case *kmsg.LeaveGroupResponse:
+		out := code(r.ErrorCode, "left")
+		for _, m := range r.Members {
+			out += fmt.Sprintf(" %s%s=%s", m.MemberID, deref(m.InstanceID), code(m.ErrorCode, "left"))
+		}
+		return out
+	case *kmsg.OffsetCommitResponse:
+		return code(r.Topics[0].Partitions[0].ErrorCode, "committed")
+	case kmsg.OffsetFetchResponseGroup:
+		out := code(r.ErrorCode, "offsets")
+		for _, t := range r.Topics {
+			for _, p := range t.Partitions {
+				out += fmt.Sprintf(" %s-%d=%d", t.Topic, p.Partition, p.Offset)
+			}
+		}
+		return out
+	case kmsg.DescribeGroupsResponseGroup:
+		out := fmt.Sprintf("%s protocol=%s", r.State, r.Protocol)
+		for _, m := range r.Members {
+			out += fmt.Sprintf(" %s%s(%s)", m.MemberID, deref(m.InstanceID), m.MemberAssignment)
+		}
+		return out
+	case []kmsg.ListGroupsResponseGroup:
+		out := "groups"
+		for _, g := range r {
+			out += " " + g.Group + "=" + g.GroupState
+		}
+		return out
+	case kmsg.DeleteGroupsResponseGroup:
+		return code(r.ErrorCode, "deleted")
+	case *kmsg.OffsetDeleteResponse:
+		if r.ErrorCode != 0 {
+			return code(r.ErrorCode, "")
+		}
+		return code(r.Topics[0].Partitions[0].ErrorCode, "deleted")
+	}
+	return fmt.Sprintf("%T", v)
+}
+
+func code(c int16, ok string) string {
+	if c == 0 {
+		return ok
+	}
+	return kerr.TypedErrorForCode(c).Message
+}
+
+// run executes one line of a script: a verb and name=value arguments.
+func (s *script) run(line string) {
+	words := strings.Fields(line)
+	args := map[string]string{"group": "g", "session": "10s", "rebalance": "20s", "protocol": "range", "generation": "-1", "version": "9"}
+	for _, w := range words[1:] {
+		k, v, _ := strings.Cut(w, "=")
+		args[k] = v
+	}
+	num := func(k string) (n int64) { fmt.Sscan(args[k], &n); return n }
+	dur := func(k string) time.Duration { d, _ := time.ParseDuration(args[k]); return d }
+	opt := func(k string) *string { return nonEmpty(args[k]) }
+	name := words[0]
+	if id := args["member"] + args["instance"] + args["new"]; id != "" {
+		name += " " + id
+	}
+	switch words[0] {
+	case "join":
+		req := kmsg.NewPtrJoinGroupRequest()
+		req.Version, req.Group, req.MemberID, req.InstanceID, req.ProtocolType = int16(num("version")), args["group"], args["member"], opt("instance"), "consumer"
+		req.SessionTimeoutMillis, req.RebalanceTimeoutMillis = int32(dur("session").Milliseconds()), int32(dur("rebalance").Milliseconds())
+		for _, p := range strings.Split(args["protocol"], ",") {
+			n, meta, _ := strings.Cut(p, ":")
+			req.Protocols = append(req.Protocols, kmsg.JoinGroupRequestProtocol{Name: n, Metadata: []byte(meta)})
+		}
+		s.apply(s.state.Join(s.now, s.ticket(name), req, Client{"client", "/host"}, args["new"]))
+	case "sync":
+		req := kmsg.NewPtrSyncGroupRequest()
+		req.Version, req.Group, req.MemberID, req.InstanceID, req.Generation = 5, args["group"], args["member"], opt("instance"), int32(num("generation"))
+		for _, a := range strings.Split(args["assign"], ",") {
+			if m, v, ok := strings.Cut(a, ":"); ok {
+				req.GroupAssignment = append(req.GroupAssignment, kmsg.SyncGroupRequestGroupAssignment{MemberID: m, MemberAssignment: []byte(v)})
+			}
+		}
+		s.apply(s.state.Sync(s.now, s.ticket(name), req))
+	case "heartbeat":
+		req := kmsg.NewPtrHeartbeatRequest()
+		req.Version, req.Group, req.MemberID, req.InstanceID, req.Generation = 4, args["group"], args["member"], opt("instance"), int32(num("generation"))
+		s.apply(s.state.Heartbeat(s.now, s.ticket(name), req))
+	case "leave":
+		req := kmsg.NewPtrLeaveGroupRequest()
+		req.Version, req.Group = 5, args["group"]
+		req.Members = []kmsg.LeaveGroupRequestMember{{MemberID: args["member"], InstanceID: opt("instance")}}
+		s.apply(s.state.Leave(s.now, s.ticket(name), req))
+	case "commit":
+		req := kmsg.NewPtrOffsetCommitRequest()
+		req.Version, req.Group, req.MemberID, req.InstanceID, req.Generation = 9, args["group"], args["member"], opt("instance"), int32(num("generation"))
+		req.Topics = []kmsg.OffsetCommitRequestTopic{{Topic: "t", Partitions: []kmsg.OffsetCommitRequestTopicPartition{{Partition: int32(num("p")), Offset: num("offset"), Metadata: opt("metadata")}}}}
+		s.apply(s.state.Commit(s.now, s.ticket(name), req, func(_ string, p int32) bool { return p < 4 }))
+	case "fetch":
+		s.apply(s.state.Fetch(s.ticket(name), args["group"], nil))
+	case "delete-offsets":
+		req := kmsg.NewPtrOffsetDeleteRequest()
+		req.Group = args["group"]
+		req.Topics = []kmsg.OffsetDeleteRequestTopic{{Topic: "t", Partitions: []kmsg.OffsetDeleteRequestTopicPartition{{Partition: int32(num("p"))}}}}
+		s.apply(s.state.DeleteOffsets(s.ticket(name), req))
+	case "delete-group":
+		s.apply(s.state.Delete(s.ticket(name), args["group"]))
+	case "describe":
+		s.apply(s.state.Describe(s.ticket(name), args["group"], 6))
+	case "list":
+		s.apply(s.state.List(s.ticket(name), nil))
+	case "tick": // lets time pass, with every tick that was asked for on the way
+		end := s.now.Add(dur("after"))
+		for wake := s.state.Wake(); !wake.IsZero() && !wake.After(end); wake = s.state.Wake() {
+			if wake.After(s.now) {
+				s.now = wake
+			}
+			s.apply(s.state.Tick(s.now))
+		}
+		s.now = end
+	case "crash", "compact": // a new state from the log, or from a snapshot
+		if words[0] == "compact" {
+			s.log = s.state.Snapshot()
+		}
+		s.state = NewState(Config{})
+		for _, r := range s.log {
+			if err := s.state.Replay(r); err != nil {
+				fmt.Fprintln(&s.out, "replay:", err)
+			}
+		}
+	default:
+		fmt.Fprintf(&s.out, "unknown verb %s\n", words[0])
+	}
+}
+
+func TestState(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		s := newScript()
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			s.out.Reset()
+			for line := range strings.Lines(d.Input) {
+				s.run(line)
+			}
+			if s.out.Len() == 0 {
+				return "-\n"
+			}
+			return s.out.String()
+		})
+	})
+}
+
+// Kafka's own tools find a group in the partition that its Java hash tells.
+func TestPartitionOfIsJavaHash(t *testing.T) {
+	for group, want := range map[string]int32{"": 0, "a": 97 % 50, "my-group": 36, "consumer-group-1": 20, "日本": 47} {
+		if got := PartitionOf(group, 50); got != want {
+			t.Errorf("PartitionOf(%q) = %d, want %d", group, got, want)
+		}
+	}
+}
+
+func TestReplayRefusesNewerRecords(t *testing.T) {
+	err := NewState(Config{}).Replay(record.Record{Key: []byte{0, 9, 1}, Value: []byte{0}})
+	if err == nil || !strings.Contains(err.Error(), "version 9") {
+		t.Errorf("got %v, want an error that names version 9", err)
+	}
+}
+
+func FuzzReplay(f *testing.F) {
+	s := newScript()
+	for _, line := range []string{"join new=a version=3", "tick after=1s", "sync member=a generation=1 assign=a:x", "commit member=a generation=1 offset=5"} {
+		s.run(line)
+	}
+	for _, r := range s.log {
+		f.Add(r.Key, r.Value)
+	}
+	f.Fuzz(func(t *testing.T, key, value []byte) {
+		state := NewState(Config{})
+		if state.Replay(record.Record{Key: key, Value: value}) != nil {
+			return
+		}
+		// What was accepted can be written again and means the same.
+		again := NewState(Config{})
+		for _, r := range state.Snapshot() {
+			if err := again.Replay(r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if a, b := len(state.Snapshot()), len(again.Snapshot()); a != b {
+			t.Fatalf("snapshot of %d records, then %d", a, b)
+		}
+	})
+}
+
