@@ -19,9 +19,6 @@ var sampleSeed = maphash.MakeSeed()
 // dictionary. It looks at a sample from all over the array.
 func lowCardinality(a arrow.Array) bool {
 	n := a.Len()
-	if n == 0 {
-		return true
-	}
 	value := valueBytes(a)
 	if value == nil {
 		return false
@@ -36,7 +33,7 @@ func lowCardinality(a arrow.Array) bool {
 		values++
 		seen[maphash.Bytes(sampleSeed, value(i))] = struct{}{}
 	}
-	return len(seen)*sampleRepeats <= values || values < 16
+	return values > 0 && (len(seen)*sampleRepeats <= values || values < 16)
 }
 
 // valueBytes returns how to look at a value of a, nil if a dictionary is no use.

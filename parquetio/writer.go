@@ -1,12 +1,12 @@
 package parquetio
 
 import (
-	"context"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"math"
 
 	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/compress"
 	"github.com/apache/arrow-go/v18/parquet/file"
@@ -15,6 +15,8 @@ import (
 	"github.com/apache/arrow-go/v18/parquet/schema"
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
+
+	"github.com/tabletopic/tabletopic/internal/invariant"
 )
 
 // WriterConfig tunes the files that a [Writer] makes.
@@ -46,17 +48,28 @@ func (c *WriterConfig) setDefaults() {
 	}
 }
 
-// A Writer makes one Parquet file in memory. Which columns get a dictionary is decided from
-// the values of the first batch. It is not safe for concurrent use.
+// A Writer makes one Parquet file in memory. It encodes the pages itself and leaves headers,
+// footer and page index to arrow-go. Which columns get a dictionary is decided from the
+// values of the first batch. It is not safe for concurrent use.
 type Writer struct {
 	table  *iceberg.Schema
 	cfg    WriterConfig
 	schema *arrow.Schema
 	parts  chunks
-	file   *file.Writer // opened by the first batch
-	group  file.BufferedRowGroupWriter
+
+	// set by the first batch
+	props  *parquet.WriterProperties
+	meta   *metadata.FileMetaDataBuilder
+	index  *metadata.PageIndexBuilder
+	parq   *schema.Schema
+	codec  compress.Codec
+	encode []parquet.Encoding // by column
+
+	group  []*columnChunk // the row group at hand, nil between two
+	groups int16
 	levels leveler
-	rows   int64
+	rows   int64 // in all
+	inRows int   // in the row group at hand
 	closed bool
 }
 
@@ -81,10 +94,15 @@ func NewWriter(schema *iceberg.Schema, cfg WriterConfig) (*Writer, error) {
 }
 
 // Bytes returns the size of the file so far. It lags behind by the pages that are not full.
-func (w *Writer) Bytes() int64 {
-	n := w.parts.size
-	if w.group != nil {
-		n += w.group.TotalBytesWritten()
+func (w *Writer) Bytes() int64 { return w.parts.size + w.pending() }
+
+// pending returns the compressed size of the pages of the row group at hand.
+func (w *Writer) pending() (n int64) {
+	for _, c := range w.group {
+		n += c.compressed
+		if c.dictionary != nil {
+			n += int64(len(c.dictionary.data)) / 2
+		}
 	}
 	return n
 }
@@ -101,6 +119,9 @@ func (w *Writer) Write(batch arrow.RecordBatch) error {
 	if batch.NumRows() == 0 {
 		return nil
 	}
+	if int(batch.NumCols()) != w.schema.NumFields() {
+		return fmt.Errorf("write batch: %d columns, the table has %d", batch.NumCols(), w.schema.NumFields())
+	}
 	var all []leaf
 	var err error
 	for i := range int(batch.NumCols()) {
@@ -108,110 +129,163 @@ func (w *Writer) Write(batch arrow.RecordBatch) error {
 			return err
 		}
 	}
-	if err := w.open(all); err != nil {
-		return fmt.Errorf("open parquet file: %w", err)
-	}
-	if w.group == nil {
-		if w.group, err = w.file.AppendBufferedRowGroupChecked(); err != nil {
-			return fmt.Errorf("begin row group: %w", err)
+	if w.meta == nil {
+		if err := w.open(all); err != nil {
+			return fmt.Errorf("open parquet file: %w", err)
 		}
 	}
-	if len(all) != w.file.NumColumns() {
-		return fmt.Errorf("write batch: %d leaf columns, the table has %d", len(all), w.file.NumColumns())
+	if len(all) != w.parq.NumColumns() {
+		return fmt.Errorf("write batch: %d leaf columns, the table has %d", len(all), w.parq.NumColumns())
+	}
+	if w.group == nil {
+		w.group = make([]*columnChunk, len(all))
+		for i := range w.group {
+			w.group[i] = newColumnChunk(w.parq.Column(i), w.encode[i], w.codec, &w.cfg)
+		}
 	}
 	for i, f := range all {
-		if err := w.writeLeaf(i, f); err != nil {
-			return fmt.Errorf("write column %s: %w", w.file.Schema.Column(i).Path(), err)
+		def, rep := w.levels.levels(f)
+		if err := w.group[i].write(f.array, def, rep); err != nil {
+			return fmt.Errorf("write column %s: %w", w.parq.Column(i).Path(), err)
 		}
 	}
 	w.rows += batch.NumRows()
-	if w.group.TotalBytesWritten() >= w.cfg.RowGroupBytes {
-		if err := w.group.Close(); err != nil {
-			return fmt.Errorf("end row group: %w", err)
-		}
-		w.group = nil
+	w.inRows += int(batch.NumRows())
+	if w.pending() >= w.cfg.RowGroupBytes {
+		return w.endGroup()
 	}
 	return nil
 }
 
-func (w *Writer) writeLeaf(i int, f leaf) error {
-	column, err := w.group.Column(i)
-	if err != nil {
-		return err
-	}
-	def, rep := w.levels.levels(f)
-	nullable := f.path[len(f.path)-1].nullable && f.array.NullN() > 0
-	return pqarrow.WriteArrowToColumn(pqarrow.NewArrowWriteContext(context.Background(), nil), column, f.array, def, rep, nullable)
-}
-
 // open starts the file with what the first batch tells about its columns.
-func (w *Writer) open(first []leaf) error {
-	if w.file != nil {
-		return nil
-	}
+func (w *Writer) open(first []leaf) (err error) {
 	properties := []parquet.WriterProperty{
 		parquet.WithVersion(parquet.V2_6),
 		parquet.WithCreatedBy("tabletopic"),
 		parquet.WithCompression(compress.Codecs.Zstd),
-		parquet.WithCompressionLevel(w.cfg.CompressionLevel),
-		parquet.WithDataPageSize(w.cfg.PageBytes),
-		parquet.WithDictionaryPageSizeLimit(w.cfg.DictionaryBytes),
 		parquet.WithDictionaryDefault(false),
-		parquet.WithMaxRowGroupLength(math.MaxInt64),
-		parquet.WithPageIndexEnabled(true),
 		parquet.WithStoreDecimalAsInteger(true),
 	}
-	sc, err := pqarrow.ToParquet(w.schema, parquet.NewWriterProperties(properties...), pqarrow.DefaultWriterProps())
+	w.parq, err = pqarrow.ToParquet(w.schema, parquet.NewWriterProperties(properties...), pqarrow.DefaultWriterProps())
 	if err != nil {
 		return err
 	}
-	if len(first) > sc.NumColumns() {
-		return fmt.Errorf("batch has %d leaf columns, the table has %d", len(first), sc.NumColumns())
+	if w.codec, err = compress.GetCodec(compress.Codecs.Zstd); err != nil {
+		return err
+	}
+	if len(first) != w.parq.NumColumns() {
+		return fmt.Errorf("batch has %d leaf columns, the table has %d", len(first), w.parq.NumColumns())
 	}
 	for i, f := range first {
-		properties = append(properties, encodingOf(sc.Column(i), f)...)
+		e := encodingOf(w.parq.Column(i), f)
+		w.encode = append(w.encode, e)
+		if e != parquet.Encodings.RLEDict {
+			properties = append(properties, parquet.WithEncodingPath(w.parq.Column(i).ColumnPath(), e))
+		}
 	}
+	w.props = parquet.NewWriterProperties(properties...)
 	text, err := json.Marshal(w.table)
 	if err != nil {
 		return err
 	}
-	meta := metadata.NewKeyValueMetadata()
-	if err := meta.Append("iceberg.schema", string(text)); err != nil {
+	keys := metadata.NewKeyValueMetadata()
+	if err := keys.Append("iceberg.schema", string(text)); err != nil {
 		return err
 	}
-	w.file, err = file.NewParquetWriterWithError(&w.parts, sc.Root(),
-		file.WithWriterProps(parquet.NewWriterProperties(properties...)), file.WithWriteMetadata(meta))
+	w.meta = metadata.NewFileMetadataBuilder(w.parq, w.props, keys)
+	w.index = &metadata.PageIndexBuilder{Schema: w.parq}
+	_, err = w.parts.Write(magic)
 	return err
 }
 
+var magic = []byte("PAR1")
+
 // encodingOf chooses how a column is encoded from a sample of its values.
-func encodingOf(column *schema.Column, f leaf) []parquet.WriterProperty {
-	path := column.ColumnPath()
-	if lowCardinality(f.array) {
-		// The cost check of arrow-go looks at one page only; the sample is better.
-		return []parquet.WriterProperty{parquet.WithDictionaryPath(path, true), parquet.WithDictionaryCostFallbackPath(path, false)}
+func encodingOf(column *schema.Column, f leaf) parquet.Encoding {
+	switch t := column.PhysicalType(); {
+	case t == parquet.Types.Boolean:
+		return parquet.Encodings.Plain
+	case lowCardinality(f.array):
+		return parquet.Encodings.RLEDict
+	case t == parquet.Types.Int32 || t == parquet.Types.Int64:
+		return parquet.Encodings.DeltaBinaryPacked
 	}
-	switch column.PhysicalType() {
-	case parquet.Types.Int32, parquet.Types.Int64:
-		return []parquet.WriterProperty{parquet.WithEncodingPath(path, parquet.Encodings.DeltaBinaryPacked)}
+	return parquet.Encodings.Plain
+}
+
+// endGroup writes the row group at hand to the file.
+func (w *Writer) endGroup() error {
+	if w.group == nil {
+		return nil
 	}
+	if err := w.index.AppendRowGroup(); err != nil {
+		return fmt.Errorf("end row group: %w", err)
+	}
+	group := w.meta.AppendRowGroup()
+	for i, c := range w.group {
+		column := group.NextColumnChunk()
+		pager, err := file.NewPageWriter(&w.parts, compress.Codecs.Zstd, w.cfg.CompressionLevel, column, w.groups, int16(i), memory.DefaultAllocator, false, nil, nil)
+		if err != nil {
+			return fmt.Errorf("end row group: %w", err)
+		}
+		columnIndex, err := w.index.GetColumnIndexBuilder(i)
+		if err != nil {
+			return fmt.Errorf("end row group: %w", err)
+		}
+		offsetIndex, err := w.index.GetOffsetIndexBuilder(i)
+		if err != nil {
+			return fmt.Errorf("end row group: %w", err)
+		}
+		pager.SetIndexBuilders(columnIndex, offsetIndex)
+		if err := c.flush(pager, column); err != nil {
+			return fmt.Errorf("end row group: column %s: %w", w.parq.Column(i).Path(), err)
+		}
+		invariant.Check(c.rows == int64(w.inRows), "column %s has %d rows, its row group %d", w.parq.Column(i).Path(), c.rows, w.inRows)
+	}
+	group.SetNumRows(w.inRows)
+	if err := group.Finish(0, w.groups); err != nil {
+		return fmt.Errorf("end row group: %w", err)
+	}
+	w.group, w.inRows = nil, 0
+	w.groups++
 	return nil
 }
 
 // Close ends the file. A file needs at least one row.
 func (w *Writer) Close() (*File, error) {
-	if w.closed || w.file == nil {
+	if w.closed || w.meta == nil {
 		return nil, fmt.Errorf("close parquet file: no rows were written, or it is closed")
 	}
 	w.closed = true
-	if err := w.file.Close(); err != nil {
+	if err := w.endGroup(); err != nil {
 		return nil, fmt.Errorf("close parquet file: %w", err)
 	}
-	meta, err := w.file.FileMetadata()
+	meta, err := w.footer()
 	if err != nil {
 		return nil, fmt.Errorf("close parquet file: %w", err)
 	}
 	return &File{Body: w.parts.done(), Size: w.parts.size, Rows: w.rows, table: w.table, meta: meta}, nil
+}
+
+func (w *Writer) footer() (*metadata.FileMetaData, error) {
+	w.index.Finish()
+	var at metadata.PageIndexLocation
+	if err := w.index.WriteTo(&w.parts, &at); err != nil {
+		return nil, err
+	}
+	if err := w.meta.SetPageIndexLocation(at); err != nil {
+		return nil, err
+	}
+	meta, err := w.meta.Finish()
+	if err != nil {
+		return nil, err
+	}
+	n, err := meta.WriteTo(&w.parts, nil)
+	if err != nil {
+		return nil, err
+	}
+	_, err = w.parts.Write(append(binary.LittleEndian.AppendUint32(nil, uint32(n)), magic...))
+	return meta, err
 }
 
 // DataFile returns the manifest entry of the file once it lies at location: counts, sizes,
@@ -255,5 +329,8 @@ func (c *chunks) Write(p []byte) (int, error) {
 	}
 	return n, nil
 }
+
+// Tell returns the position of the next byte.
+func (c *chunks) Tell() int64 { return c.size }
 
 func (c *chunks) done() [][]byte { return append(c.full, c.last) }
