@@ -141,10 +141,11 @@ CREATE TABLE subject_config (
     compatibility TEXT NOT NULL
 ) /*clustered*/;
 
--- The last version number of a subject, which survives the deletion of its versions.
+-- revision counts the changes of a subject's versions and never falls, so that a change
+-- which was built on an older state is noticed.
 CREATE TABLE subject (
-    name         TEXT   NOT NULL PRIMARY KEY,
-    last_version BIGINT NOT NULL
+    name     TEXT   NOT NULL PRIMARY KEY,
+    revision BIGINT NOT NULL
 ) /*clustered*/;
 
 CREATE TABLE catalog_entry (

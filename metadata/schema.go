@@ -1,0 +1,357 @@
+package metadata
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/tabletopic/tabletopic/internal/invariant"
+	"github.com/tabletopic/tabletopic/streamstore"
+)
+
+// A Schema is one schema text with its id. Two schemas with the same type, text and
+// references have the same id, and an id is never given to another schema.
+type Schema struct {
+	ID         int
+	Type       string // AVRO
+	Text       string // in canonical form, so that equal schemas are equal texts
+	References []SchemaReference
+}
+
+// A SchemaReference says which version of a subject defines a name that a schema uses.
+type SchemaReference struct {
+	Name    string `json:"name"`
+	Subject string `json:"subject"`
+	Version int    `json:"version"`
+}
+
+// A SubjectVersion is a schema as a version of a subject. A deleted one is only hidden:
+// records and references that name it still resolve.
+type SubjectVersion struct {
+	Subject string
+	Version int
+	Deleted bool
+	Schema  Schema
+}
+
+// A Subject is all versions of a subject at one moment.
+type Subject struct {
+	Name     string
+	Revision int64            // given back with a change that was built on this state
+	Versions []SubjectVersion // by version; deleted ones too
+}
+
+// hash is the identity of a schema.
+func (s Schema) hash() (sum []byte, refs string, err error) {
+	r := s.References
+	if r == nil {
+		r = []SchemaReference{}
+	}
+	b, err := json.Marshal(r)
+	if err != nil {
+		return nil, "", err
+	}
+	h := sha256.New()
+	fmt.Fprintf(h, "%d %s %d %s %s", len(s.Type), s.Type, len(s.Text), s.Text, b)
+	return h.Sum(nil), string(b), nil
+}
+
+const selectVersions = `SELECT v.subject, v.version, v.deleted, s.id, s.type, s.text, s.refs, s.hash
+	FROM subject_version v JOIN schema s ON s.id = v.schema_id `
+
+func scanVersion(rows *sql.Rows) (v SubjectVersion, err error) {
+	var refs string
+	var hash []byte
+	if err = rows.Scan(&v.Subject, &v.Version, &v.Deleted, &v.Schema.ID, &v.Schema.Type, &v.Schema.Text, &refs, &hash); err != nil {
+		return v, err
+	}
+	return v, v.Schema.finish(refs, hash)
+}
+
+// finish unpacks the references and proves that the row is what was written.
+func (s *Schema) finish(refs string, hash []byte) error {
+	if err := json.Unmarshal([]byte(refs), &s.References); err != nil {
+		return fmt.Errorf("schema %d: references: %w", s.ID, err)
+	}
+	if len(s.References) == 0 {
+		s.References = nil
+	}
+	sum, _, err := s.hash()
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(sum, hash) {
+		return fmt.Errorf("schema %d is corrupt: its hash is not the stored one", s.ID)
+	}
+	return nil
+}
+
+// Schema returns the schema with that id, or ErrSchemaNotExist. Any other error may go away.
+func (s *Store) Schema(ctx context.Context, id int) (Schema, error) {
+	schema := Schema{ID: id}
+	var refs string
+	var hash []byte
+	err := s.readers.QueryRowContext(ctx, `SELECT type, text, refs, hash FROM schema WHERE id = $1`, id).Scan(&schema.Type, &schema.Text, &refs, &hash)
+	if errors.Is(err, sql.ErrNoRows) {
+		return Schema{}, fmt.Errorf("schema %d: %w", id, ErrSchemaNotExist)
+	}
+	if err != nil {
+		return Schema{}, fmt.Errorf("read schema %d: %w", id, err)
+	}
+	return schema, schema.finish(refs, hash)
+}
+
+// MaxSchemaID is the largest id given away, 0 if none.
+func (s *Store) MaxSchemaID(ctx context.Context) (id int, err error) {
+	if err := s.readers.QueryRowContext(ctx, `SELECT value FROM counter WHERE name = 'schema'`).Scan(&id); err != nil {
+		return 0, fmt.Errorf("read largest schema id: %w", err)
+	}
+	return id, nil
+}
+
+// Subject returns the versions of a subject; none if it does not exist.
+func (s *Store) Subject(ctx context.Context, name string) (Subject, error) {
+	subject := Subject{Name: name}
+	t, err := s.readers.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return subject, fmt.Errorf("read subject %s: %w", name, err)
+	}
+	defer t.Rollback()
+	err = t.QueryRowContext(ctx, `SELECT revision FROM subject WHERE name = $1`, name).Scan(&subject.Revision)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return subject, fmt.Errorf("read subject %s: %w", name, err)
+	}
+	subject.Versions, err = readVersions(ctx, t, `WHERE v.subject = $1 ORDER BY v.version`, name)
+	if err != nil {
+		return subject, fmt.Errorf("read subject %s: %w", name, err)
+	}
+	return subject, nil
+}
+
+func readVersions(ctx context.Context, q queryer, where string, args ...any) ([]SubjectVersion, error) {
+	var all []SubjectVersion
+	err := eachRow(ctx, q, func(rows *sql.Rows) error {
+		v, err := scanVersion(rows)
+		all = append(all, v)
+		return err
+	}, selectVersions+where, args...)
+	return all, err
+}
+
+// SubjectVersion returns one version of a subject, a deleted one too, or ErrSchemaNotExist.
+func (s *Store) SubjectVersion(ctx context.Context, subject string, version int) (SubjectVersion, error) {
+	all, err := readVersions(ctx, s.readers, `WHERE v.subject = $1 AND v.version = $2`, subject, version)
+	if err == nil && len(all) == 0 {
+		err = ErrSchemaNotExist
+	}
+	if err != nil {
+		return SubjectVersion{}, fmt.Errorf("read %s version %d: %w", subject, version, err)
+	}
+	return all[0], nil
+}
+
+// A SubjectSummary is a subject in a list.
+type SubjectSummary struct {
+	Name    string
+	Deleted bool // all its versions are
+}
+
+// Subjects returns the subjects that have versions, deleted ones too, by name.
+func (s *Store) Subjects(ctx context.Context) ([]SubjectSummary, error) {
+	var all []SubjectSummary
+	err := eachRow(ctx, s.readers, func(rows *sql.Rows) error {
+		var u SubjectSummary
+		err := rows.Scan(&u.Name, &u.Deleted)
+		all = append(all, u)
+		return err
+	}, `SELECT subject, min(deleted) FROM subject_version GROUP BY subject ORDER BY subject`)
+	if err != nil {
+		return nil, fmt.Errorf("read subjects: %w", err)
+	}
+	return all, nil
+}
+
+// VersionsOf returns the versions that are the schema with that id, deleted ones too, by
+// subject and version.
+func (s *Store) VersionsOf(ctx context.Context, id int) ([]SubjectVersion, error) {
+	all, err := readVersions(ctx, s.readers, `WHERE v.schema_id = $1 ORDER BY v.subject, v.version`, id)
+	if err != nil {
+		return nil, fmt.Errorf("read versions of schema %d: %w", id, err)
+	}
+	return all, nil
+}
+
+// ReferencedBy returns the versions that refer to the given one, deleted ones too.
+func (s *Store) ReferencedBy(ctx context.Context, subject string, version int) ([]SubjectVersion, error) {
+	all, err := readVersions(ctx, s.readers, `JOIN subject_reference r ON r.subject = v.subject AND r.version = v.version
+		WHERE r.ref_subject = $1 AND r.ref_version = $2 ORDER BY v.subject, v.version`, subject, version)
+	if err != nil {
+		return nil, fmt.Errorf("read what refers to %s version %d: %w", subject, version, err)
+	}
+	return all, nil
+}
+
+// RegisterSchema makes the schema the next version of a subject that was read before. The
+// id in schema is ignored. An error wraps streamstore.ErrConflict if the subject, or a
+// version that the schema refers to, is not any more what it was.
+func (s *Store) RegisterSchema(ctx context.Context, subject Subject, schema Schema) (SubjectVersion, error) {
+	v := SubjectVersion{Subject: subject.Name, Version: 1, Schema: schema}
+	if n := len(subject.Versions); n > 0 {
+		v.Version = subject.Versions[n-1].Version + 1
+	}
+	err := s.update(ctx, fmt.Sprintf("register schema of %s", subject.Name), func(t *tx) error {
+		if err := t.reviseSubject(subject); err != nil {
+			return err
+		}
+		id, err := t.schemaID(schema)
+		if err != nil {
+			return err
+		}
+		v.Schema.ID = id
+		if _, err := t.exec(`INSERT INTO subject_version (subject, version, schema_id, deleted) VALUES ($1, $2, $3, 0)`, v.Subject, v.Version, id); err != nil {
+			return err
+		}
+		for _, r := range schema.References {
+			if err := t.refer(v, r); err != nil {
+				return err
+			}
+		}
+		return t.change(ChangeSchema, v.Subject)
+	})
+	return v, err
+}
+
+// reviseSubject claims the next revision of a subject that must be as it was read.
+func (t *tx) reviseSubject(subject Subject) error {
+	var revision int64
+	err := t.QueryRowContext(t.ctx, `INSERT INTO subject (name, revision) VALUES ($1, 1)
+		ON CONFLICT (name) DO UPDATE SET revision = subject.revision + 1 RETURNING revision`, subject.Name).Scan(&revision)
+	if err != nil {
+		return err
+	}
+	if revision != subject.Revision+1 && !invariant.Off("metadata-subject-revision") {
+		return fmt.Errorf("subject %s has revision %d, the change was built on %d: %w", subject.Name, revision-1, subject.Revision, streamstore.ErrConflict)
+	}
+	return nil
+}
+
+// schemaID returns the id of a schema, a new one if it has none yet.
+func (t *tx) schemaID(schema Schema) (int, error) {
+	hash, refs, err := schema.hash()
+	if err != nil {
+		return 0, err
+	}
+	var id int64
+	err = t.QueryRowContext(t.ctx, `SELECT id FROM schema WHERE hash = $1`, hash).Scan(&id)
+	if err == nil || !errors.Is(err, sql.ErrNoRows) {
+		return int(id), err
+	}
+	if id, err = t.next("schema", 1); err != nil {
+		return 0, err
+	}
+	_, err = t.exec(`INSERT INTO schema (id, type, text, refs, hash) VALUES ($1, $2, $3, $4, $5)`, id, schema.Type, schema.Text, refs, hash)
+	return int(id), err
+}
+
+// refer records that v uses the version r, which must exist and not be deleted.
+func (t *tx) refer(v SubjectVersion, r SchemaReference) error {
+	var live int
+	err := t.QueryRowContext(t.ctx, `SELECT count(*) FROM subject_version WHERE subject = $1 AND version = $2 AND deleted = 0`, r.Subject, r.Version).Scan(&live)
+	if err != nil {
+		return err
+	}
+	if live == 0 && !invariant.Off("metadata-reference-lives") {
+		return fmt.Errorf("subject %s has no version %d: %w", r.Subject, r.Version, streamstore.ErrConflict)
+	}
+	_, err = t.exec(`INSERT INTO subject_reference (subject, version, ref_subject, ref_version) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`,
+		v.Subject, v.Version, r.Subject, r.Version)
+	return err
+}
+
+// ErrReferenceExists says that a version cannot be deleted, for others refer to it.
+var ErrReferenceExists = errors.New("other schemas refer to the version")
+
+// DeleteVersions hides versions of a subject that was read before, or removes them for good.
+// A schema that no version names any more is removed too; a subject without versions loses
+// its compatibility level. An error wraps ErrReferenceExists if a version that stays refers
+// to one of them (a hidden one counts only when versions are removed), or
+// streamstore.ErrConflict if the subject is not any more what it was.
+func (s *Store) DeleteVersions(ctx context.Context, subject Subject, versions []int, permanent bool) error {
+	return s.update(ctx, fmt.Sprintf("delete versions of %s", subject.Name), func(t *tx) error {
+		if err := t.reviseSubject(subject); err != nil {
+			return err
+		}
+		// The newest first: a version that refers to an older one of its own subject goes before it.
+		for _, v := range slices.Backward(slices.Sorted(slices.Values(versions))) {
+			if err := t.deleteVersion(subject.Name, v, permanent); err != nil {
+				return err
+			}
+		}
+		if permanent {
+			if _, err := t.exec(`DELETE FROM subject_config WHERE subject = $1 AND NOT EXISTS (SELECT 1 FROM subject_version WHERE subject = $1)`, subject.Name); err != nil {
+				return err
+			}
+		}
+		return t.change(ChangeSchema, subject.Name)
+	})
+}
+
+func (t *tx) deleteVersion(subject string, version int, permanent bool) error {
+	var users int
+	err := t.QueryRowContext(t.ctx, `SELECT count(*) FROM subject_reference r JOIN subject_version v ON v.subject = r.subject AND v.version = r.version
+		WHERE r.ref_subject = $1 AND r.ref_version = $2 AND (v.deleted = 0 OR $3 = 1)`, subject, version, flag(permanent)).Scan(&users)
+	if err != nil {
+		return err
+	}
+	if users > 0 && !invariant.Off("metadata-reference-exists") {
+		return fmt.Errorf("subject %s version %d: %w", subject, version, ErrReferenceExists)
+	}
+	if !permanent {
+		_, err := t.exec(`UPDATE subject_version SET deleted = 1 WHERE subject = $1 AND version = $2`, subject, version)
+		return err
+	}
+	var id int64
+	err = t.QueryRowContext(t.ctx, `DELETE FROM subject_version WHERE subject = $1 AND version = $2 RETURNING schema_id`, subject, version).Scan(&id)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := t.exec(`DELETE FROM subject_reference WHERE subject = $1 AND version = $2`, subject, version); err != nil {
+		return err
+	}
+	_, err = t.exec(`DELETE FROM schema WHERE id = $1 AND NOT EXISTS (SELECT 1 FROM subject_version WHERE schema_id = $1)`, id)
+	return err
+}
+
+// Compatibility returns the level set for a subject, "" if none is. The subject "" is the
+// global level.
+func (s *Store) Compatibility(ctx context.Context, subject string) (level string, err error) {
+	err = s.readers.QueryRowContext(ctx, `SELECT compatibility FROM subject_config WHERE subject = $1`, subject).Scan(&level)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return "", fmt.Errorf("read compatibility of %q: %w", subject, err)
+	}
+	return level, nil
+}
+
+// SetCompatibility sets the level of a subject, or removes it if level is "".
+func (s *Store) SetCompatibility(ctx context.Context, subject, level string) error {
+	return s.update(ctx, fmt.Sprintf("set compatibility of %q", subject), func(t *tx) (err error) {
+		if level == "" {
+			_, err = t.exec(`DELETE FROM subject_config WHERE subject = $1`, subject)
+		} else {
+			_, err = t.exec(`INSERT INTO subject_config (subject, compatibility) VALUES ($1, $2)
+				ON CONFLICT (subject) DO UPDATE SET compatibility = excluded.compatibility`, subject, level)
+		}
+		if err != nil {
+			return err
+		}
+		return t.change(ChangeSchema, subject)
+	})
+}

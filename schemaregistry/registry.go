@@ -1,0 +1,372 @@
+// Package schemaregistry keeps the schemas of topics and serves them by the HTTP API of
+// Confluent's Schema Registry, so that the serializers of every language work unchanged.
+//
+// A schema is first brought into canonical form; equal forms with equal references are one
+// schema with one id. Registering is optimistic: read the subject, judge the schema against
+// its versions, and commit if the subject is still what was read, else begin anew. So any
+// number of processes on one metadata database agree without a leader.
+//
+// Only Avro is spoken so far; other schema types are refused, not stored.
+package schemaregistry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"github.com/hamba/avro/v2"
+
+	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/streamstore"
+)
+
+// typeAvro is the only schema type so far.
+const typeAvro = "AVRO"
+
+const (
+	maxReferenceDepth = 32  // how far references lead from a schema
+	maxReferences     = 500 // how many schemas one uses in all
+)
+
+// Config is the configuration of a registry.
+type Config struct {
+	// MaxSchemaBytes bounds the text of one schema. 1 MiB if zero.
+	MaxSchemaBytes int
+	// CacheBytes bounds the memory for schemas by id. 32 MiB if zero.
+	CacheBytes int
+}
+
+func (c *Config) setDefaults() {
+	if c.MaxSchemaBytes == 0 {
+		c.MaxSchemaBytes = 1 << 20
+	}
+	if c.CacheBytes == 0 {
+		c.CacheBytes = 32 << 20
+	}
+}
+
+// A Registry is safe for concurrent use.
+type Registry struct {
+	store *metadata.Store
+	cfg   Config
+	log   *slog.Logger
+	cache *cache
+}
+
+// New returns a registry on a metadata store, which the caller closes.
+func New(store *metadata.Store, cfg Config, log *slog.Logger) *Registry {
+	cfg.setDefaults()
+	return &Registry{store: store, cfg: cfg, log: log, cache: newCache(cfg.CacheBytes)}
+}
+
+// A Schema is a schema with the texts of what it refers to.
+type Schema struct {
+	metadata.Schema
+	// Dependencies are the texts of the schemas that it refers to, directly or not, each
+	// after those that it uses itself.
+	Dependencies []string
+}
+
+// Schema returns the schema with that id. An error wraps metadata.ErrSchemaNotExist if there
+// is none, also none that a moment ago was registered elsewhere; any other error says that
+// the answer is not known now, and a later call may succeed.
+func (r *Registry) Schema(ctx context.Context, id int) (Schema, error) {
+	if s, ok := r.cache.get(id); ok {
+		return s, nil
+	}
+	stored, err := r.store.Schema(ctx, id)
+	if err != nil {
+		return Schema{}, err
+	}
+	s := Schema{Schema: stored}
+	if s.Dependencies, err = r.dependencies(ctx, stored.References); err != nil {
+		return Schema{}, fmt.Errorf("schema %d: %w", id, err)
+	}
+	r.cache.add(s)
+	return s, nil
+}
+
+// errNoReference says that a referenced version is not there.
+var errNoReference = errors.New("the reference does not exist")
+
+// dependencies reads the texts that references lead to. A version that was soft deleted
+// still counts.
+func (r *Registry) dependencies(ctx context.Context, refs []metadata.SchemaReference) ([]string, error) {
+	w := referenceWalk{store: r.store, state: map[referenceKey]bool{}}
+	if err := w.walk(ctx, refs, maxReferenceDepth); err != nil {
+		return nil, err
+	}
+	return w.texts, nil
+}
+
+type referenceKey struct {
+	subject string
+	version int
+}
+
+type referenceWalk struct {
+	store *metadata.Store
+	state map[referenceKey]bool // false while a version is being walked, true after
+	texts []string
+}
+
+func (w *referenceWalk) walk(ctx context.Context, refs []metadata.SchemaReference, depth int) error {
+	if len(refs) > 0 && depth == 0 {
+		return fmt.Errorf("references lead deeper than %d schemas: %w", maxReferenceDepth, errNoReference)
+	}
+	for _, ref := range refs {
+		key := referenceKey{ref.Subject, ref.Version}
+		if done, seen := w.state[key]; seen {
+			if !done {
+				return fmt.Errorf("subject %q version %d refers to itself: %w", ref.Subject, ref.Version, errNoReference)
+			}
+			continue
+		}
+		if len(w.state) == maxReferences {
+			return fmt.Errorf("more than %d schemas are referenced: %w", maxReferences, errNoReference)
+		}
+		w.state[key] = false
+		v, err := w.store.SubjectVersion(ctx, ref.Subject, ref.Version)
+		if errors.Is(err, metadata.ErrSchemaNotExist) {
+			return fmt.Errorf("subject %q has no version %d (for the name %s): %w", ref.Subject, ref.Version, ref.Name, errNoReference)
+		}
+		if err != nil {
+			return err
+		}
+		if err := w.walk(ctx, v.Schema.References, depth-1); err != nil {
+			return err
+		}
+		w.state[key] = true
+		w.texts = append(w.texts, v.Schema.Text)
+	}
+	return nil
+}
+
+// A Request is a schema as a client sends it.
+type Request struct {
+	Schema     string                     `json:"schema"`
+	SchemaType string                     `json:"schemaType"` // AVRO if empty
+	References []metadata.SchemaReference `json:"references"` // version -1 is the latest
+	// ID and Version are only for registries that import schemas.
+	ID      int `json:"id"`
+	Version int `json:"version"`
+}
+
+// A parsedSchema is a request in canonical form.
+type parsedSchema struct {
+	schema metadata.Schema
+	avro   avro.Schema
+}
+
+// parse judges a request by itself.
+func (r *Registry) parse(ctx context.Context, q Request, normalize bool) (parsedSchema, error) {
+	if q.SchemaType != "" && q.SchemaType != typeAvro {
+		return parsedSchema{}, invalidSchema("the schema type %s is not supported yet, only %s is", q.SchemaType, typeAvro)
+	}
+	if len(q.Schema) > r.cfg.MaxSchemaBytes {
+		return parsedSchema{}, schemaTooLarge(len(q.Schema), r.cfg.MaxSchemaBytes)
+	}
+	if q.Schema == "" {
+		return parsedSchema{}, invalidSchema("it is empty")
+	}
+	text, err := canonicalAvro(q.Schema, normalize)
+	if err != nil {
+		return parsedSchema{}, invalidSchema("%v", err)
+	}
+	refs, err := r.resolve(ctx, q.References)
+	if err != nil {
+		return parsedSchema{}, err
+	}
+	p := parsedSchema{schema: metadata.Schema{Type: typeAvro, Text: text, References: refs}}
+	dependencies, err := r.dependencies(ctx, refs)
+	if errors.Is(err, errNoReference) {
+		return p, invalidSchema("%v", err)
+	}
+	if err != nil {
+		return p, err
+	}
+	if p.avro, err = parseAvro(text, dependencies); err != nil {
+		return p, invalidSchema("%v", err)
+	}
+	return p, nil
+}
+
+// resolve replaces the version -1 of references by the latest.
+func (r *Registry) resolve(ctx context.Context, refs []metadata.SchemaReference) ([]metadata.SchemaReference, error) {
+	if len(refs) > maxReferences {
+		return nil, invalidSchema("it has %d references, at most %d are allowed", len(refs), maxReferences)
+	}
+	refs = slices.Clone(refs)
+	for i, ref := range refs {
+		if ref.Name == "" || ref.Subject == "" {
+			return nil, invalidSchema("reference %d needs a name, a subject and a version", i)
+		}
+		if ref.Version != -1 {
+			continue
+		}
+		subject, err := r.store.Subject(ctx, ref.Subject)
+		if err != nil {
+			return nil, err
+		}
+		live := liveVersions(subject)
+		if len(live) == 0 {
+			return nil, invalidSchema("subject %q (for the name %s): %v", ref.Subject, ref.Name, errNoReference)
+		}
+		refs[i].Version = live[len(live)-1].Version
+	}
+	return refs, nil
+}
+
+func liveVersions(s metadata.Subject) []metadata.SubjectVersion {
+	return slices.DeleteFunc(slices.Clone(s.Versions), func(v metadata.SubjectVersion) bool { return v.Deleted })
+}
+
+// find returns the newest of versions that is the schema.
+func find(versions []metadata.SubjectVersion, s metadata.Schema) (metadata.SubjectVersion, bool) {
+	for _, v := range slices.Backward(versions) {
+		if v.Schema.Type == s.Type && v.Schema.Text == s.Text && slices.Equal(v.Schema.References, s.References) {
+			return v, true
+		}
+	}
+	return metadata.SubjectVersion{}, false
+}
+
+// Register makes a schema the next version of a subject, unless it is one of its versions
+// already, and returns that version. normalize ignores the order of properties.
+func (r *Registry) Register(ctx context.Context, subject string, q Request, normalize bool) (metadata.SubjectVersion, error) {
+	for {
+		v, err := r.tryRegister(ctx, subject, q, normalize)
+		// Every conflict means that another change of the subject was committed.
+		if !errors.Is(err, streamstore.ErrConflict) || ctx.Err() != nil {
+			return v, err
+		}
+	}
+}
+
+func (r *Registry) tryRegister(ctx context.Context, name string, q Request, normalize bool) (metadata.SubjectVersion, error) {
+	none := metadata.SubjectVersion{}
+	if err := checkSubject(name); err != nil {
+		return none, err
+	}
+	if q.ID > 0 {
+		return none, notPermitted("A schema cannot be registered with an id of the client's choice: this registry has only the mode READWRITE")
+	}
+	subject, err := r.store.Subject(ctx, name)
+	if err != nil {
+		return none, err
+	}
+	p, err := r.parse(ctx, q, normalize)
+	if err != nil {
+		return none, err
+	}
+	live := liveVersions(subject)
+	if v, ok := find(live, p.schema); ok {
+		return v, nil
+	}
+	if n := len(subject.Versions); q.Version > 0 && (n == 0 && q.Version != 1 || n > 0 && q.Version != subject.Versions[n-1].Version+1) {
+		return none, invalidSchema("version %d is not the next one", q.Version)
+	}
+	if err := r.checkLive(ctx, p.schema.References); err != nil {
+		return none, err
+	}
+	l, err := r.levelOf(ctx, name)
+	if err != nil {
+		return none, err
+	}
+	if why, err := r.judge(ctx, l, p, live); err != nil {
+		return none, err
+	} else if why != nil {
+		return none, incompatible(fmt.Sprintf("Schema being registered is incompatible with an earlier schema for subject %q, details: %s", name, why))
+	}
+	// The subject may have been written since, or a reference deleted: then all is read anew.
+	return r.store.RegisterSchema(ctx, subject, p.schema)
+}
+
+// checkLive refuses references to soft deleted versions, which only what refers to them
+// already may use.
+func (r *Registry) checkLive(ctx context.Context, refs []metadata.SchemaReference) error {
+	for _, ref := range refs {
+		v, err := r.store.SubjectVersion(ctx, ref.Subject, ref.Version)
+		if errors.Is(err, metadata.ErrSchemaNotExist) || (err == nil && v.Deleted) {
+			return invalidSchema("subject %q has no version %d (for the name %s): %v", ref.Subject, ref.Version, ref.Name, errNoReference)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// levelOf returns the level that holds for a subject.
+func (r *Registry) levelOf(ctx context.Context, subject string) (level, error) {
+	for _, s := range []string{subject, ""} {
+		l, err := r.store.Compatibility(ctx, s)
+		if err != nil {
+			return "", err
+		}
+		if l != "" {
+			return level(l), nil
+		}
+	}
+	return levelBackward, nil
+}
+
+// A verdict lists why a schema is not compatible with a version.
+type verdict struct {
+	version metadata.SubjectVersion
+	level   level
+	reasons []incompatibility
+}
+
+// messages are the reasons, and what was compared, as clients print them.
+func (v *verdict) messages() []string {
+	var all []string
+	for _, why := range v.reasons {
+		all = append(all, fmt.Sprintf("{errorType:'%s', description:'%s', path:'%s'}", why.kind, why.reason, why.path))
+	}
+	return append(all,
+		fmt.Sprintf("{oldSchemaVersion: %d}", v.version.Version),
+		fmt.Sprintf("{oldSchema: '%s'}", v.version.Schema.Text),
+		fmt.Sprintf("{compatibility: '%s'}", v.level))
+}
+
+func (v *verdict) String() string { return fmt.Sprint(v.messages()) }
+
+// judge compares a schema with those of the versions that the level names, the newest first,
+// and returns the first verdict against it, nil if there is none.
+func (r *Registry) judge(ctx context.Context, l level, p parsedSchema, versions []metadata.SubjectVersion) (*verdict, error) {
+	if l == levelNone {
+		return nil, nil
+	}
+	for _, v := range slices.Backward(versions) {
+		dependencies, err := r.dependencies(ctx, v.Schema.References)
+		if err != nil {
+			return nil, fmt.Errorf("subject %s version %d: %w", v.Subject, v.Version, err)
+		}
+		older, err := parseAvro(v.Schema.Text, dependencies)
+		if err != nil {
+			return nil, fmt.Errorf("subject %s version %d: %w", v.Subject, v.Version, err)
+		}
+		if why := incompatibleAt(l, p.avro, older); len(why) > 0 {
+			return &verdict{v, l, why}, nil
+		}
+		if !l.transitive() {
+			break
+		}
+	}
+	return nil, nil
+}
+
+func checkSubject(name string) error {
+	if name == "" || len(name) > 512 {
+		return invalidSubject(name)
+	}
+	for _, c := range name {
+		if c < ' ' || c == 0x7f {
+			return invalidSubject(name)
+		}
+	}
+	return nil
+}
