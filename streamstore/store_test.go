@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -303,3 +304,7 @@ func TestFetchBounds(t *testing.T) {
 		})
 	}
 }
+
+var errNoSpace error = syscall.ENOSPC
+
+func newEnvLog() *slog.Logger { return slog.New(slog.DiscardHandler) }

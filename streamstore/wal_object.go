@@ -143,14 +143,16 @@ func (r *objectWALReader) fence(ctx context.Context) error {
 	return nil
 }
 
-// listed returns the end of the run of objects that a listing shows from the mark on.
+// listed returns the end of the run of data that a listing shows from the mark on. A hole
+// below a fence that is there already is a lost object: the fence was put at the first
+// free number.
 func (r *objectWALReader) listed(ctx context.Context) (uint64, error) {
 	seq := r.state.Mark
 	after := ""
 	if seq > 0 {
 		after = walKey(r.node, r.state.Epoch, seq-1)
 	}
-	for {
+	for open := true; ; {
 		page, err := retry(ctx, r.log, "list WAL", func() ([]objectstore.Object, error) {
 			return r.bucket.List(ctx, walDir(r.node, r.state.Epoch), after)
 		})
@@ -158,13 +160,18 @@ func (r *objectWALReader) listed(ctx context.Context) (uint64, error) {
 			return seq, err
 		}
 		for _, o := range page {
-			if o.Key != walKey(r.node, r.state.Epoch, seq) {
+			next := o.Key == walKey(r.node, r.state.Epoch, seq)
+			switch {
+			case o.Size == walFenceSize && open && next:
 				return seq, nil
+			case o.Size == walFenceSize && !invariant.Off("wal-missing-is-corruption"):
+				return 0, fmt.Errorf("WAL object %s is missing below the fence %s: %w", walKey(r.node, r.state.Epoch, seq), o.Key, ErrCorrupt)
+			case open && next:
+				seq++
+			default:
+				open = false
 			}
-			if o.Size == walFenceSize {
-				return seq, nil
-			}
-			seq, after = seq+1, o.Key
+			after = o.Key
 		}
 	}
 }
