@@ -218,7 +218,7 @@ func (w *Worker) start(p *part, l *lane) {
 		refused = maps.Clone(refused)
 	}
 	p.busy, l.busy, p.lane = true, true, l
-	task := &task{w: w, p: p, l: l, table: t, refused: refused, next: p.next, gap: p.gap, skip: p.skip}
+	task := &task{w: w, p: p, l: l, table: t, refused: refused, joins: l.ranges[p.index] != nil, next: p.next, gap: p.gap, skip: p.skip}
 	g.tasks.Go(func() {
 		if !w.shared.enter(g.ctx) {
 			return
@@ -237,6 +237,8 @@ type task struct {
 	table   *tableInfo
 	refused map[int32]string
 
+	joins  bool  // the lane has records of the partition
+	begin  int64 // first offset passed
 	next   int64 // to be read next
 	gap    int64
 	skip   map[int64]bool
@@ -256,17 +258,7 @@ func (t *task) run(ctx context.Context) {
 	if t.err == nil && !t.split {
 		t.convert(ctx)
 	}
-	if t.next > begin && begin >= 0 {
-		r := t.l.ranges[t.p.index]
-		if r == nil {
-			r = &control.Range{Partition: t.p.index, Start: begin, Gap: t.gap}
-			t.l.ranges[t.p.index] = r
-			t.gap = 0
-		}
-		r.End = t.next
-		r.Rows += t.rows
-		r.Dead += t.dead
-	}
+	t.begin = begin
 	t.size = t.l.builder.Bytes() + t.l.writer.Bytes() + int64(t.l.held)
 }
 
@@ -274,7 +266,7 @@ func (t *task) run(ctx context.Context) {
 func (t *task) prepare(ctx context.Context) (begin int64) {
 	if start, _ := t.p.source.Bounds(); t.next < start {
 		if t.next >= 0 {
-			if t.l.ranges[t.p.index] != nil {
+			if t.joins {
 				t.split = true
 				return t.next
 			}
@@ -458,11 +450,25 @@ func (l *lane) flush() error {
 // finish takes the result of a task.
 func (w *Worker) finish(t *task) {
 	t.p.busy, t.l.busy = false, false
+	if t.next > t.begin {
+		r := t.l.ranges[t.p.index]
+		if r == nil {
+			r = &control.Range{Partition: t.p.index, Start: t.begin, Gap: t.gap}
+			t.l.ranges[t.p.index] = r
+			t.gap = 0
+		}
+		r.End = t.next
+		r.Rows += t.rows
+		r.Dead += t.dead
+	}
 	t.p.next, t.p.gap, t.p.skip = t.next, t.gap, t.skip
 	w.gen.running -= taskBytes(w.cfg)
 	w.shared.budget.add(t.size - t.l.reserved - taskBytes(w.cfg))
 	t.l.reserved = t.size
 	w.metrics.rows.Add(float64(t.rows))
+	if t.next == t.begin && t.needed < 0 && t.err == nil && !t.split {
+		t.p.retryAt = time.Now().Add(w.cfg.Retry) // the log gave nothing
+	}
 	if t.needed >= 0 {
 		t.p.waits = true
 		w.need(w.gen.ctx, t.needed)

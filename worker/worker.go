@@ -454,12 +454,14 @@ func (w *Worker) reconcile(ctx context.Context, next []control.Offset, all bool)
 	w.gen.files = kept
 	for _, l := range w.gen.lanes {
 		if !follows(l.ranges, at) {
+			w.log.Warn("the table is not where an open file begins: converting again from there", "file", l.location)
 			w.begin(ctx, w.table, begins)
 			return
 		}
 	}
 	for _, p := range w.order {
 		if reached, ok := at[p.index]; ok && !p.busy && p.next >= 0 && p.next-p.gap != reached {
+			w.log.Warn("the table is not where the partition is read: converting again from there", "partition", p.index, "offset", p.next, "reached", reached)
 			w.begin(ctx, w.table, begins)
 			return
 		}

@@ -1,0 +1,334 @@
+package worker
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/apache/iceberg-go"
+	"github.com/apache/iceberg-go/table"
+	"github.com/google/uuid"
+	"github.com/hamba/avro/v2"
+	_ "modernc.org/sqlite"
+
+	"github.com/tabletopic/tabletopic/catalog"
+	catalogsql "github.com/tabletopic/tabletopic/catalog/sql"
+	"github.com/tabletopic/tabletopic/coordinator"
+	"github.com/tabletopic/tabletopic/coordinator/control"
+	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/objectstore"
+	"github.com/tabletopic/tabletopic/record"
+)
+
+// path is the table path of one topic: logs, dead letters, registry and control log in
+// memory, a real catalog with faults on a store with faults, one worker, one coordinator.
+type path struct {
+	t       *testing.T
+	topic   uuid.UUID
+	name    string
+	logs    map[int32]*memoryLog
+	letters *memoryLetters
+	control *control.Memory
+	catalog *faultyCatalog
+	bucket  *objectstore.Faulty
+	locator *objectstore.Locator
+	lookup  control.Lookup
+	cfg     coordinator.Config
+	worker  Config
+
+	mu      sync.Mutex
+	schemas map[int32]string // guarded by mu
+
+	running *Worker
+	stop    func()
+	epoch   int32
+}
+
+const eventSchema = `{"type":"record","name":"Event","fields":[{"name":"id","type":"long"},{"name":"name","type":["null","string"],"default":null}]}`
+
+func newPath(t *testing.T, partitions int32) *path {
+	t.Helper()
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "metadata.db")+"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(10000)&_txlock=immediate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	p := &path{
+		t: t, topic: uuid.New(), name: "events", logs: map[int32]*memoryLog{}, letters: &memoryLetters{},
+		control: &control.Memory{}, schemas: map[int32]string{1: eventSchema},
+		bucket:  objectstore.NewFaulty(objectstore.NewMemory(), objectstore.Faults{}),
+		locator: objectstore.NewLocator(objectstore.S3Config{}),
+		cfg:     coordinator.Config{KafkaColumn: "_kafka", Lag: 20 * time.Millisecond, Timeout: 5 * time.Second, MinBackoff: time.Millisecond, MaxBackoff: 20 * time.Millisecond},
+		worker:  Config{Retry: 5 * time.Millisecond, Offer: 200 * time.Millisecond},
+	}
+	p.locator.Add(p.bucket)
+	p.lookup = func(_ context.Context, id int32) (control.WriterSchema, error) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if text, ok := p.schemas[id]; ok {
+			return control.WriterSchema{Text: text}, nil
+		}
+		return control.WriterSchema{}, metadata.ErrSchemaNotExist
+	}
+	real, err := catalogsql.Open(t.Context(), db, p.locator, catalogsql.Config{Warehouse: "mem:///warehouse"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.catalog = &faultyCatalog{Catalog: real}
+	for i := range partitions {
+		p.logs[i] = &memoryLog{}
+	}
+	t.Cleanup(p.crash)
+	return p
+}
+
+func testLog(t *testing.T) *slog.Logger {
+	var w io.Writer = io.Discard
+	if os.Getenv("TABLETOPIC_TEST_LOG") != "" {
+		w = t.Output()
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// start runs a worker and a coordinator of the next epoch.
+func (p *path) start() {
+	p.t.Helper()
+	p.epoch++
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	sources := map[int32]Source{}
+	for i, l := range p.logs {
+		sources[i] = l
+	}
+	p.running = New(Topic{p.topic, p.name}, sources, p.control, control.NewSchemas(p.call), p.letters, p.locator,
+		NewShared(0, 0, nil), p.worker, testLog(p.t))
+	wg.Go(func() { _ = p.running.Run(ctx) })
+	c := p.coordinator(p.epoch, p.catalog)
+	wg.Go(func() { _ = c.Run(ctx) })
+	p.stop = func() { cancel(); wg.Wait() }
+}
+
+func (p *path) coordinator(epoch int32, cat catalog.Catalog) *coordinator.Coordinator {
+	p.t.Helper()
+	c, err := coordinator.New(coordinator.Topic{ID: p.topic, Name: p.name, Partitions: int32(len(p.logs)), Epoch: epoch},
+		cat, p.control, control.NewSchemas(p.call), p.cfg, nil, testLog(p.t))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return c
+}
+
+// call is the registry; tests replace lookup while it runs.
+func (p *path) call(ctx context.Context, id int32) (control.WriterSchema, error) {
+	p.mu.Lock()
+	lookup := p.lookup
+	p.mu.Unlock()
+	return lookup(ctx, id)
+}
+
+// crash drops everything that is not in logs, bucket and catalog.
+func (p *path) crash() {
+	if p.stop != nil {
+		p.stop()
+		p.stop = nil
+	}
+}
+
+// event is a record of schema 1.
+func event(t *testing.T, id int64) record.Record {
+	t.Helper()
+	return encode(t, 1, eventSchema, map[string]any{"id": id, "name": fmt.Sprintf("name %d", id)})
+}
+
+func encode(t *testing.T, id byte, schema string, value map[string]any) record.Record {
+	t.Helper()
+	body, err := avro.Marshal(avro.MustParse(schema), value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return record.Record{Key: []byte("k"), Value: append([]byte{0, 0, 0, 0, id}, body...)}
+}
+
+// produce appends n events to each partition.
+func (p *path) produce(n int) {
+	p.t.Helper()
+	for i, l := range p.logs {
+		for range n {
+			l.append(p.t, event(p.t, int64(i)))
+		}
+	}
+}
+
+func (p *path) ident() table.Identifier { return table.Identifier{"default", "events"} }
+
+func (p *path) load() (*table.Table, error) {
+	return p.catalog.Catalog.Load(context.Background(), p.ident())
+}
+
+// committed waits until the table holds all that the logs have, and returns it.
+func (p *path) committed() *table.Table {
+	p.t.Helper()
+	var at coordinator.Position
+	var tab *table.Table
+	p.wait(func() bool {
+		var err error
+		if tab, err = p.load(); err != nil {
+			return false
+		}
+		at, _, err = coordinator.ReadPosition(tab.Properties())
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		for i, l := range p.logs {
+			start, end := l.Bounds()
+			if start < end && (at.Topic != p.topic || at.Next[i] < end) {
+				return false
+			}
+		}
+		return true
+	}, func() string { return fmt.Sprintf("the table to hold everything; it is at %+v", at) })
+	return tab
+}
+
+// wait polls a condition.
+func (p *path) wait(done func() bool, what func() string) {
+	p.t.Helper()
+	deadline := time.NewTimer(20 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			for _, e := range p.control.All(p.topic) {
+				p.t.Logf("%T\n%.2000s", e, control.Describe(e))
+			}
+			p.t.Fatalf("waited 20 s for %s", what())
+		}
+	}
+}
+
+// verify compares table and logs.
+func (p *path) verify() *coordinator.Report {
+	p.t.Helper()
+	tab, err := p.load()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	logs := map[int32]coordinator.LogReader{}
+	for i, l := range p.logs {
+		logs[i] = l
+	}
+	r, err := coordinator.Verify(context.Background(), tab, coordinator.Topic{ID: p.topic, Name: p.name}, p.cfg.KafkaColumn, p.locator, logs,
+		func(ctx context.Context, i int32) (map[int64]bool, error) { return p.letters.Since(ctx, i, 0) })
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return r
+}
+
+// exact fails unless rows and letters are what the logs have, once.
+func (p *path) exact(rows, dead int64) {
+	p.t.Helper()
+	r := p.verify()
+	var gotRows, gotDead int64
+	for _, x := range r.Partitions {
+		gotRows += x.Rows
+		gotDead += x.Dead
+	}
+	if !r.OK() || gotRows != rows || gotDead != dead {
+		p.t.Fatalf("table has %d rows and %d dead letters, want %d and %d; report %+v", gotRows, gotDead, rows, dead, r)
+	}
+}
+
+// faultyCatalog makes commits of data fail as a real catalog's do.
+type faultyCatalog struct {
+	catalog.Catalog
+	mu     sync.Mutex
+	fault  func(n int) fault // guarded by mu; of the nth data commit
+	n      int               // guarded by mu
+	away   atomic.Bool
+	forget atomic.Bool // drops properties
+}
+
+type fault int
+
+const (
+	faultNone    fault = iota
+	faultApplied       // it happens and the answer is lost
+	faultLost          // it does not happen, and who knows
+	faultConflict
+)
+
+var errAway = errors.New("catalog is away")
+
+func (c *faultyCatalog) Load(ctx context.Context, id table.Identifier) (*table.Table, error) {
+	if c.away.Load() {
+		return nil, errAway
+	}
+	return c.Catalog.Load(ctx, id)
+}
+
+func (c *faultyCatalog) Create(ctx context.Context, id table.Identifier, s *iceberg.Schema, props iceberg.Properties) (*table.Table, error) {
+	if c.away.Load() {
+		return nil, errAway
+	}
+	if c.forget.Load() {
+		props = nil
+	}
+	return c.Catalog.Create(ctx, id, s, props)
+}
+
+func (c *faultyCatalog) Commit(ctx context.Context, base *table.Table, change catalog.Commit) (*table.Table, error) {
+	if c.away.Load() {
+		return nil, fmt.Errorf("%w: %w", catalog.ErrCommitUnknown, errAway)
+	}
+	if c.forget.Load() && change.Schema == nil && !change.Snapshot {
+		return base, nil
+	}
+	f := faultNone
+	if change.Snapshot {
+		c.mu.Lock()
+		if c.fault != nil {
+			f = c.fault(c.n)
+		}
+		c.n++
+		c.mu.Unlock()
+	}
+	switch f {
+	case faultApplied:
+		if _, err := c.Catalog.Commit(ctx, base, change); err != nil {
+			return nil, err
+		}
+		return nil, fmt.Errorf("%w: answer lost", catalog.ErrCommitUnknown)
+	case faultLost:
+		return nil, fmt.Errorf("%w: request lost", catalog.ErrCommitUnknown)
+	case faultConflict:
+		return nil, fmt.Errorf("%w: injected", catalog.ErrCommitConflict)
+	}
+	return c.Catalog.Commit(ctx, base, change)
+}
+
+// Records become rows, once each, and the table says how far it is.
+func TestRecordsBecomeRows(t *testing.T) {
+	p := newPath(t, 4)
+	p.start()
+	for range 5 {
+		p.produce(100)
+	}
+	tab := p.committed()
+	p.exact(2000, 0)
+	if n, _ := tab.Schema().FindFieldByName("name"); n.ID == 0 {
+		t.Errorf("table has no column name: %v", tab.Schema())
+	}
+}
