@@ -297,8 +297,8 @@ func (b *Builder) blob(i int, v []byte) bool {
 	return true
 }
 
-// Finish hands over the rows since the last Finish as one batch and starts anew. The
-// caller releases the batch.
+// Finish hands over the rows since the last Finish as one batch and starts anew. When the
+// caller has released the batch, on whatever goroutine, the builder uses its memory again.
 func (b *Builder) Finish() (arrow.RecordBatch, error) {
 	columns := make([]arrow.Array, len(b.top))
 	for i, c := range b.top {
@@ -327,22 +327,22 @@ func (b *Builder) arrowData(i int, t arrow.DataType) arrow.ArrayData {
 	var kids []arrow.ArrayData
 	switch c.kind {
 	case columnBit, columnFixed:
-		buffers = append(buffers, memory.NewBufferBytes(c.data))
+		buffers = append(buffers, memory.NewBufferWithAllocator(c.data, &c.homes[2]))
 	case column4:
-		buffers = append(buffers, memory.NewBufferBytes(arrow.Int32Traits.CastToBytes(c.i32)))
+		buffers = append(buffers, memory.NewBufferWithAllocator(arrow.Int32Traits.CastToBytes(c.i32), &c.homes[0]))
 	case column8:
-		buffers = append(buffers, memory.NewBufferBytes(arrow.Int64Traits.CastToBytes(c.i64)))
+		buffers = append(buffers, memory.NewBufferWithAllocator(arrow.Int64Traits.CastToBytes(c.i64), &c.homes[1]))
 	case columnBytes:
-		buffers = append(buffers, memory.NewBufferBytes(arrow.Int32Traits.CastToBytes(c.offsets)), memory.NewBufferBytes(c.data))
+		buffers = append(buffers, memory.NewBufferWithAllocator(arrow.Int32Traits.CastToBytes(c.offsets), &c.homes[3]), memory.NewBufferWithAllocator(c.data, &c.homes[2]))
 	case columnStruct:
 		for k, kid := range c.kids {
 			kids = append(kids, b.arrowData(kid, t.(*arrow.StructType).Field(k).Type))
 		}
 	case columnList:
-		buffers = append(buffers, memory.NewBufferBytes(arrow.Int32Traits.CastToBytes(c.offsets)))
+		buffers = append(buffers, memory.NewBufferWithAllocator(arrow.Int32Traits.CastToBytes(c.offsets), &c.homes[3]))
 		kids = append(kids, b.arrowData(c.kids[0], t.(*arrow.ListType).Elem()))
 	case columnMap:
-		buffers = append(buffers, memory.NewBufferBytes(arrow.Int32Traits.CastToBytes(c.offsets)))
+		buffers = append(buffers, memory.NewBufferWithAllocator(arrow.Int32Traits.CastToBytes(c.offsets), &c.homes[3]))
 		entry := t.(*arrow.MapType).Elem().(*arrow.StructType)
 		pairs := []arrow.ArrayData{b.arrowData(c.kids[0], entry.Field(0).Type), b.arrowData(c.kids[1], entry.Field(1).Type)}
 		kids = append(kids, array.NewData(entry, b.cols[c.kids[0]].n, []*memory.Buffer{nil}, pairs, 0, 0))
@@ -355,6 +355,11 @@ func (b *Builder) arrowData(i int, t arrow.DataType) arrow.ArrayData {
 	}
 	data := array.NewData(t, c.n, buffers, kids, c.nulls, 0)
 	releaseAll(kids)
+	for _, b := range buffers {
+		if b != nil {
+			b.Release()
+		}
+	}
 	return data
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"sync"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -59,12 +60,7 @@ type columnChunk struct {
 	dictionary *dictionary // nil if there is none
 	fallback   bool        // the dictionary became too large on the way
 
-	// the page at hand
-	def, rep []int16
-	i32      []int32
-	i64      []int64
-	index    []int32 // in the dictionary
-	plain    []byte
+	*page        // at hand
 	bit      int // of booleans in plain
 	slots    int
 	pageRows int
@@ -75,8 +71,28 @@ type columnChunk struct {
 	compressed int64
 	rows       int64 // in finished pages
 	total      bounds
-	body       []byte // scratch
-	packed     []byte // scratch
+	*scratch
+}
+
+// A page holds the levels and values of one page until it is full.
+type page struct {
+	def, rep []int16
+	i32      []int32
+	i64      []int64
+	index    []int32 // in the dictionary
+	plain    []byte
+}
+
+func (p *page) reset() {
+	p.def, p.rep, p.i32, p.i64, p.index, p.plain = p.def[:0], p.rep[:0], p.i32[:0], p.i64[:0], p.index[:0], p.plain[:0]
+}
+
+// Files come often and their columns need the same buffers again.
+var pagePool = sync.Pool{New: func() any { return new(page) }}
+
+// A scratch is what the columns of a writer use in turn.
+type scratch struct {
+	body, packed []byte
 }
 
 type dataPage struct {
@@ -88,11 +104,11 @@ type dataPage struct {
 	stats        metadata.EncodedStatistics
 }
 
-func newColumnChunk(column *schema.Column, encoding parquet.Encoding, codec compress.Codec, cfg *WriterConfig) *columnChunk {
+func newColumnChunk(column *schema.Column, encoding parquet.Encoding, codec compress.Codec, cfg *WriterConfig, s *scratch) *columnChunk {
 	c := &columnChunk{
 		column: column, kind: physicals[column.PhysicalType()], width: column.TypeLength(),
 		maxDef: column.MaxDefinitionLevel(), maxRep: column.MaxRepetitionLevel(),
-		codec: codec, cfg: cfg, encoding: encoding,
+		codec: codec, cfg: cfg, encoding: encoding, page: pagePool.Get().(*page), scratch: s,
 	}
 	if column.SortOrder() == schema.SortSIGNED {
 		c.order = orderSigned
@@ -444,7 +460,7 @@ func (c *columnChunk) endPage() {
 	c.rows += int64(c.pageRows)
 	c.total.merge(&c.bounds, c.kind, c.order == orderSigned)
 	c.bounds.reset()
-	c.def, c.rep, c.i32, c.i64, c.index, c.plain = c.def[:0], c.rep[:0], c.i32[:0], c.i64[:0], c.index[:0], c.plain[:0]
+	c.page.reset()
 	c.bit, c.slots, c.pageRows, c.raw = 0, 0, 0, 0
 }
 
@@ -464,6 +480,8 @@ func appendLevels(dst []byte, levels []int16, max int16) []byte {
 // flush ends the chunk and writes its pages.
 func (c *columnChunk) flush(pager file.PageWriter, meta *metadata.ColumnChunkMetaDataBuilder) error {
 	c.endPage()
+	pagePool.Put(c.page)
+	c.page = nil
 	if c.dictionary != nil {
 		page := file.NewDictionaryPage(memory.NewBufferBytes(c.dictionary.data), int32(len(c.dictionary.entries)), parquet.Encodings.Plain)
 		if _, err := pager.WriteDictionaryPage(page); err != nil {

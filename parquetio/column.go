@@ -3,7 +3,9 @@ package parquetio
 import (
 	"fmt"
 	"math/bits"
+	"sync"
 
+	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/iceberg-go"
 )
 
@@ -43,6 +45,41 @@ type column struct {
 	i64     []int64
 	data    []byte  // bits, fixed or variable bytes
 	offsets []int32 // n+1 of them, into data or the kid
+
+	homes [4]home // of i32, i64, data, offsets
+}
+
+// A home takes back the memory of a released buffer, for the next batch to use.
+type home struct {
+	mu    sync.Mutex
+	spare []byte // guarded by mu; the largest that came back, nil if none
+}
+
+// Allocate and Reallocate make home an allocator of Arrow. Buffers of a batch never grow.
+func (h *home) Allocate(size int) []byte { return make([]byte, size) }
+func (h *home) Reallocate(size int, b []byte) []byte {
+	return append(make([]byte, 0, size), b...)[:size]
+}
+
+// Free keeps b.
+func (h *home) Free(b []byte) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if cap(b) > cap(h.spare) {
+		h.spare = b[:0]
+	}
+}
+
+// take returns an empty buffer with room for need bytes if one of that size came back.
+func (h *home) take(need int) []byte {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	b := h.spare
+	h.spare = nil
+	if cap(b) < need {
+		return make([]byte, 0, need)
+	}
+	return b
 }
 
 // layout returns the empty columns of a table and the index of each top-level one.
@@ -97,15 +134,21 @@ func addColumn(cols []column, parent, name string, id int, t iceberg.Type, requi
 	return cols
 }
 
-// reset empties the column with room for what it held before.
+// reset empties the column, with room for what it held before.
 func (c *column) reset() {
 	c.n, c.nulls, c.valid = 0, 0, nil
-	c.i32 = make([]int32, 0, roomier(len(c.i32)))
-	c.i64 = make([]int64, 0, roomier(len(c.i64)))
-	c.data = make([]byte, 0, roomier(len(c.data)))
-	c.offsets = nil
-	if c.kind == columnBytes || c.kind == columnList || c.kind == columnMap {
-		c.offsets = append(make([]int32, 0, roomier(len(c.offsets))), 0)
+	switch c.kind {
+	case column4:
+		c.i32 = arrow.Int32Traits.CastFromBytes(c.homes[0].take(4 * roomier(len(c.i32))))[:0]
+	case column8:
+		c.i64 = arrow.Int64Traits.CastFromBytes(c.homes[1].take(8 * roomier(len(c.i64))))[:0]
+	case columnBit, columnFixed:
+		c.data = c.homes[2].take(roomier(len(c.data)))
+	case columnBytes:
+		c.data = c.homes[2].take(roomier(len(c.data)))
+		fallthrough
+	case columnList, columnMap:
+		c.offsets = append(arrow.Int32Traits.CastFromBytes(c.homes[3].take(4 * roomier(len(c.offsets))))[:0], 0)
 	}
 }
 

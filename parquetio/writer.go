@@ -65,12 +65,13 @@ type Writer struct {
 	codec  compress.Codec
 	encode []parquet.Encoding // by column
 
-	group  []*columnChunk // the row group at hand, nil between two
-	groups int16
-	levels leveler
-	rows   int64 // in all
-	inRows int   // in the row group at hand
-	closed bool
+	group   []*columnChunk // the row group at hand, nil between two
+	groups  int16
+	levels  leveler
+	scratch scratch
+	rows    int64 // in all
+	inRows  int   // in the row group at hand
+	closed  bool
 }
 
 // A File is a finished Parquet file.
@@ -140,7 +141,7 @@ func (w *Writer) Write(batch arrow.RecordBatch) error {
 	if w.group == nil {
 		w.group = make([]*columnChunk, len(all))
 		for i := range w.group {
-			w.group[i] = newColumnChunk(w.parq.Column(i), w.encode[i], w.codec, &w.cfg)
+			w.group[i] = newColumnChunk(w.parq.Column(i), w.encode[i], w.codec, &w.cfg, &w.scratch)
 		}
 	}
 	for i, f := range all {
