@@ -10,15 +10,15 @@ import (
 // Data object, version 1: a stream set object (kind 1) or a stream object (kind 2).
 // Integers are big-endian.
 //
-//	┌──────────┬───────┬────────┬─────┬─────────────┐
-//	│ "TOBJ" 4 │ ver 1 │ kind 1 │ 0 2 │ object id 8 │ header, 16
-//	├──────────┴───────┴────────┴─────┴─────────────┤
-//	│ blocks, by (stream, start)                    │
-//	├───────────────────────────────────────────────┤
-//	│ index entries of 48, one per block            │
-//	├───────────────────────────────────────────────┤
-//	│ footer, 40                                    │
-//	└───────────────────────────────────────────────┘
+//	┌──────────┬───────┬────────┬─────┬─────────────┬───────────┐
+//	│ "TOBJ" 4 │ ver 1 │ kind 1 │ 0 2 │ object id 8 │ CRC-32C 4 │ header, 20
+//	├──────────┴───────┴────────┴─────┴─────────────┴───────────┤
+//	│ blocks, by (stream, start)                                │
+//	├───────────────────────────────────────────────────────────┤
+//	│ index entries of 48, one per block                        │
+//	├───────────────────────────────────────────────────────────┤
+//	│ footer, 40                                                │
+//	└───────────────────────────────────────────────────────────┘
 //
 // A block holds batches of one stream. Its checksum covers the 28 bytes before it and the batches.
 //
@@ -31,9 +31,9 @@ import (
 //	┌──────────┬─────────┬───────┬────────────┬─────────────────┬────────┬───────────┐
 //	│ stream 8 │ start 8 │ end 8 │ position 8 │ max timestamp 8 │ size 4 │ batches 4 │ index entry, 48
 //	└──────────┴─────────┴───────┴────────────┴─────────────────┴────────┴───────────┘
-//	┌──────────────────┬──────────┬───────────────┬─────┬──────────────────────┬───────────────────────┬──────────┐
-//	│ index position 8 │ blocks 4 │ object size 8 │ 0 8 │ CRC-32C of the index │ CRC-32C of the footer │ "JBOT" 4 │ footer, 40
-//	└──────────────────┴──────────┴───────────────┴─────┴──────────────────────┴───────────────────────┴──────────┘
+//	┌──────────────────┬──────────┬───────────────┬─────────────┬────────────────────────┬─────────────────────────┬──────────┐
+//	│ index position 8 │ blocks 4 │ object size 8 │ object id 8 │ CRC-32C of the index 4 │ CRC-32C of the footer 4 │ "JBOT" 4 │ footer, 40
+//	└──────────────────┴──────────┴───────────────┴─────────────┴────────────────────────┴─────────────────────────┴──────────┘
 //
 // Versions:
 //
@@ -41,7 +41,7 @@ import (
 const (
 	objectVersion = 1
 
-	objectHeaderSize = 16
+	objectHeaderSize = 20
 	blockHeaderSize  = 32
 	batchHeaderSize  = 24
 	indexEntrySize   = 48
@@ -54,9 +54,11 @@ var (
 )
 
 func appendObjectHeader(dst []byte, kind ObjectKind, id ObjectID) []byte {
+	at := len(dst)
 	dst = append(dst, objectMagic[:]...)
 	dst = append(dst, objectVersion, byte(kind), 0, 0)
-	return binary.BigEndian.AppendUint64(dst, uint64(id))
+	dst = binary.BigEndian.AppendUint64(dst, uint64(id))
+	return binary.BigEndian.AppendUint32(dst, crc32.Checksum(dst[at:], castagnoli))
 }
 
 func parseObjectHeader(src []byte) (kind ObjectKind, id ObjectID, tail []byte, err error) {
@@ -65,6 +67,9 @@ func parseObjectHeader(src []byte) (kind ObjectKind, id ObjectID, tail []byte, e
 	}
 	if v := src[4]; v == 0 || v > objectVersion {
 		return 0, 0, nil, fmt.Errorf("data object has version %d, newer than this program's %d: start the version that wrote it", v, objectVersion)
+	}
+	if got, want := crc32.Checksum(src[:16], castagnoli), binary.BigEndian.Uint32(src[16:]); got != want {
+		return 0, 0, nil, corrupt("object header checksum %08x, want %08x", got, want)
 	}
 	kind = ObjectKind(src[5])
 	if kind != KindStreamSet && kind != KindStream {
@@ -188,6 +193,7 @@ type footer struct {
 	index    int64 // position of the index
 	blocks   uint32
 	size     int64 // of the object
+	id       ObjectID
 	indexCRC uint32
 }
 
@@ -196,7 +202,7 @@ func appendFooter(dst []byte, f footer) []byte {
 	dst = binary.BigEndian.AppendUint64(dst, uint64(f.index))
 	dst = binary.BigEndian.AppendUint32(dst, f.blocks)
 	dst = binary.BigEndian.AppendUint64(dst, uint64(f.size))
-	dst = append(dst, 0, 0, 0, 0, 0, 0, 0, 0)
+	dst = binary.BigEndian.AppendUint64(dst, uint64(f.id))
 	dst = binary.BigEndian.AppendUint32(dst, f.indexCRC)
 	dst = binary.BigEndian.AppendUint32(dst, crc32.Checksum(dst[at:], castagnoli))
 	return append(dst, footerMagic[:]...)
@@ -218,6 +224,7 @@ func parseFooter(src []byte) (f footer, err error) {
 		index:    int64(binary.BigEndian.Uint64(src)),
 		blocks:   binary.BigEndian.Uint32(src[8:]),
 		size:     int64(binary.BigEndian.Uint64(src[12:])),
+		id:       ObjectID(binary.BigEndian.Uint64(src[20:])),
 		indexCRC: binary.BigEndian.Uint32(src[28:]),
 	}
 	if f.index < objectHeaderSize || f.size-footerSize-int64(f.blocks)*indexEntrySize != f.index {
@@ -259,6 +266,7 @@ const smallPayload = 2 << 10
 
 // An objectBuilder lays out an object without copying large payloads.
 type objectBuilder struct {
+	id    ObjectID
 	body  [][]byte // finished pieces
 	arena []byte   // headers and small payloads; its chunks never move
 	piece int      // start in arena of the piece that is not in body yet
@@ -267,7 +275,7 @@ type objectBuilder struct {
 }
 
 func newObjectBuilder(kind ObjectKind, id ObjectID) *objectBuilder {
-	b := &objectBuilder{}
+	b := &objectBuilder{id: id}
 	b.reserve(objectHeaderSize)
 	b.arena = appendObjectHeader(b.arena, kind, id)
 	b.size = objectHeaderSize
@@ -346,7 +354,7 @@ func (b *objectBuilder) finish() ([][]byte, int64) {
 	for _, e := range b.index {
 		tail = appendIndexEntry(tail, e)
 	}
-	f := footer{index: b.size, blocks: uint32(len(b.index)), size: b.size + int64(cap(tail)), indexCRC: crc32.Checksum(tail, castagnoli)}
+	f := footer{index: b.size, blocks: uint32(len(b.index)), size: b.size + int64(cap(tail)), id: b.id, indexCRC: crc32.Checksum(tail, castagnoli)}
 	tail = appendFooter(tail, f)
 	return append(slices.Clip(b.body), tail), f.size
 }

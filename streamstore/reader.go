@@ -240,8 +240,8 @@ func readIndex(ctx context.Context, bucket objectstore.Bucket, object ObjectRef)
 			return nil, fmt.Errorf("read index of %s: %w", key, err)
 		}
 		f, err := parseFooter(tail)
-		if err == nil && f.size != object.Size {
-			err = corrupt("object has %d bytes, metadata says %d", f.size, object.Size)
+		if err == nil && (f.id != object.ID || f.size != object.Size) {
+			err = corrupt("object %d of %d bytes, metadata says %d of %d", f.id, f.size, object.ID, object.Size)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("index of %s: %w", key, err)
