@@ -37,6 +37,7 @@ func handleCreateTopics(ctx context.Context, b *Broker, _ *request, req *kmsg.Cr
 			topic, err = b.createTopic(ctx, want)
 		}
 		if rt.ErrorCode, rt.ErrorMessage = codeAndText(err); err == nil {
+			rt.Configs = []kmsg.CreateTopicsResponseTopicConfig{} // null would say that they are secret
 			rt.TopicID, rt.NumPartitions, rt.ReplicationFactor = topic.ID, int32(want.Partitions), 1
 			for _, c := range describeTopic(topic, nil) {
 				rc := kmsg.NewCreateTopicsResponseTopicConfig()

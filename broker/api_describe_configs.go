@@ -52,7 +52,7 @@ func (b *Broker) describe(res kmsg.DescribeConfigsRequestResource) ([]kmsg.Descr
 
 // describeTopic returns the named keys of a topic's configuration, all if names is nil.
 func describeTopic(t metadata.Topic, names []string) []kmsg.DescribeConfigsResponseResourceConfig {
-	var out []kmsg.DescribeConfigsResponseResourceConfig
+	out := []kmsg.DescribeConfigsResponseResourceConfig{}
 	for _, key := range partition.TopicConfigKeys() {
 		if names != nil && !slices.Contains(names, key.Name) {
 			continue

@@ -70,6 +70,7 @@ func (b *Broker) describeTopicPartitions(name string, from, limit int) kmsg.Desc
 		p := kmsg.NewDescribeTopicPartitionsResponseTopicPartition()
 		p.Partition, p.LeaderID, p.LeaderEpoch = m.Partitions[i].Partition, m.Partitions[i].Leader, m.Partitions[i].LeaderEpoch
 		p.Replicas, p.ISR = m.Partitions[i].Replicas, m.Partitions[i].ISR
+		p.EligibleLeaderReplicas, p.LastKnownELR = []int32{}, []int32{} // the Java client fails on null
 		rt.Partitions = append(rt.Partitions, p)
 	}
 	return rt

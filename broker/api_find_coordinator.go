@@ -14,14 +14,14 @@ const (
 )
 
 // handleFindCoordinator sends every group to this node. The error for transactions is
-// one that clients do not retry, and its text reaches the user.
+// the one that no client retries: librdkafka takes all others as passing.
 func handleFindCoordinator(_ context.Context, b *Broker, r *request, req *kmsg.FindCoordinatorRequest) kmsg.Response {
 	resp := kmsg.NewPtrFindCoordinatorResponse()
 	var err error
 	switch req.CoordinatorType {
 	case coordinatorGroup:
 	case coordinatorTransaction:
-		err = refuse(kerr.InvalidRequest, "transactions are not supported: remove transactional.id")
+		err = refuse(kerr.TransactionalIDAuthorizationFailed, "transactions are not supported: remove transactional.id")
 	default:
 		err = refuse(kerr.InvalidRequest, "coordinators of type %d are not supported", req.CoordinatorType)
 	}

@@ -41,7 +41,7 @@ func handleInitProducerID(ctx context.Context, b *Broker, r *request, req *kmsg.
 	resp.ProducerEpoch = -1
 	if req.TransactionalID != nil {
 		b.log.Warn("transactional producer refused: transactions are not supported", "peer", r.conn.peer, "transactional_id", *req.TransactionalID)
-		resp.ErrorCode = kerr.InvalidRequest.Code
+		resp.ErrorCode = kerr.TransactionalIDAuthorizationFailed.Code
 		return resp
 	}
 	id, err := b.ids.get(ctx)

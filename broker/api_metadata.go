@@ -53,10 +53,11 @@ func (b *Broker) metadataOf(ctx context.Context, r *request, want kmsg.MetadataR
 		t.Topic, t.TopicID, t.ErrorCode = want.Topic, want.TopicID, codeOf(err)
 		return t
 	}
-	if want.Topic == nil {
-		if r.version < 12 { // where the answer has no place for a topic without name
-			return fail(kerr.InvalidRequest)
-		}
+	switch byID := want.TopicID != [16]byte{}; {
+	case want.Topic == nil && !byID, byID && r.version < 12: // v10 and v11 have the field, and no place for the answer
+		return fail(kerr.InvalidRequest)
+	case byID: // the Java client gives an empty name with it
+		want.Topic = nil
 		t, ok := b.set.TopicByID(uuid.UUID(want.TopicID))
 		if !ok {
 			return fail(kerr.UnknownTopicID)

@@ -557,7 +557,7 @@ func TestIdempotentProducerIDs(t *testing.T) {
 	}
 	req := kmsg.NewPtrInitProducerIDRequest()
 	req.Version, req.TransactionalID = 4, kmsg.StringPtr("tx")
-	if resp := w.ask(req).(*kmsg.InitProducerIDResponse); resp.ErrorCode != kerr.InvalidRequest.Code {
+	if resp := w.ask(req).(*kmsg.InitProducerIDResponse); resp.ErrorCode != kerr.TransactionalIDAuthorizationFailed.Code {
 		t.Errorf("transactional: %+v", resp)
 	}
 	cl := b.client(t, kgo.TransactionalID("tx"))

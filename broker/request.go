@@ -104,8 +104,9 @@ const (
 	decodeMemory = 256 << 20
 )
 
-// decode parses the body into m. The body must be exactly one message: an error says
-// that it is truncated, has lengths that cannot be, or has bytes behind the end.
+// decode parses the body into m. An error says that it is truncated or has lengths that
+// cannot be. Bytes behind the end of the message are ignored, as Kafka does: librdkafka
+// 2.16 sends three with a Metadata request for all topics.
 func (r *request) decode(ctx context.Context, m kmsg.Request) error {
 	if r.api.key != kmsg.Produce { // whose bytes are nearly all records, which are not unfolded
 		weight := min(int64(len(r.body)+64)*decodeFactor, decodeMemory)
@@ -117,15 +118,6 @@ func (r *request) decode(ctx context.Context, m kmsg.Request) error {
 	m.SetVersion(r.version)
 	if err := readFrom(m, r.body); err != nil {
 		return fmt.Errorf("a body of %d bytes is truncated or has impossible lengths: %w", len(r.body), err)
-	}
-	// The parser stops at the end of the message and does not tell where. If the message
-	// is whole without the last byte, that byte does not belong to it.
-	if n := len(r.body); n > 0 {
-		short := r.api.key.Request()
-		short.SetVersion(r.version)
-		if readFrom(short, r.body[:n-1]) == nil {
-			return fmt.Errorf("a body of %d bytes has more behind the end of the message", n)
-		}
 	}
 	return nil
 }

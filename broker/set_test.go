@@ -1,0 +1,43 @@
+package broker
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/objectstore"
+	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/streamstore"
+)
+
+// openSet opens partitions over a store and metadata in memory.
+func openSet(t testing.TB) (*partition.Set, *metadata.Store, streamstore.Node) {
+	t.Helper()
+	ctx, log := t.Context(), slog.New(slog.DiscardHandler)
+	meta, err := metadata.Open(ctx, "sqlite::memory:", log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := streamstore.Open(ctx, streamstore.Config{WALLinger: time.Millisecond}, 1, objectstore.NewMemory(), meta, meta, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := partition.OpenSet(ctx, partition.Config{}, store, meta, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := set.Close(ctx); err != nil {
+			t.Errorf("close partitions: %v", err)
+		}
+		if err := store.Close(ctx); err != nil {
+			t.Errorf("close store: %v", err)
+		}
+		meta.Close()
+	})
+	return set, meta, store.Node()
+}
