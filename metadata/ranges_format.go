@@ -49,7 +49,12 @@ func appendRanges(dst []byte, ranges []streamstore.StreamRange) []byte {
 		dst = binary.AppendUvarint(dst, uint64(r.End-r.Start))
 		before = r.Stream
 	}
-	return binary.BigEndian.AppendUint32(dst, crc32.Checksum(dst[begin:], castagnoli))
+	return append(dst[:begin], sealed(dst[begin:])...)
+}
+
+// sealed appends the checksum.
+func sealed(body []byte) []byte {
+	return binary.BigEndian.AppendUint32(body, crc32.Checksum(body, castagnoli))
 }
 
 // parseRanges reads what appendRanges wrote, and nothing else.

@@ -1,0 +1,204 @@
+package metadata
+
+import (
+	"database/sql"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tabletopic/tabletopic/streamstore"
+)
+
+// populate puts something into every table that this version writes. The fixtures in
+// testdata/versions were made from it: one for each version, never made again.
+func populate(t *testing.T, s *Store) {
+	t.Helper()
+	ctx := t.Context()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	node := register(t, s)
+	topic := create(t, s, node, NewTopic{Name: "clicks", Partitions: 2, Config: map[string]string{"table.topic.enable": "true"}})
+	first, err := s.PrepareObjects(ctx, node, 4, time.Hour)
+	must(err)
+	p := topic.Partitions
+	must(s.CommitUpload(ctx, node, streamstore.Upload{
+		StreamSet: &streamstore.StreamSetObject{ID: first, Size: 100, Ranges: []streamstore.StreamRange{{Stream: p[0].Log, End: 10}, {Stream: p[1].Log, End: 20}}},
+		Streams:   []streamstore.StreamObject{{ID: first + 1, Size: 50, Range: streamstore.StreamRange{Stream: p[0].Log, Start: 10, End: 30}}},
+		WALEpoch:  node.Epoch, WALMark: 7}))
+	must(s.CommitUpload(ctx, node, streamstore.Upload{
+		Streams:  []streamstore.StreamObject{{ID: first + 2, Size: 60, Range: streamstore.StreamRange{Stream: p[1].Meta, End: 5}}},
+		WALEpoch: node.Epoch, WALMark: 8}))
+	must(s.TrimStream(ctx, node, p[1].Meta, 0, 5))
+	_, err = s.AllocateProducerIDs(ctx, node, 1000)
+	must(err)
+	registerSchema(t, s, "base", `"string"`)
+	registerSchema(t, s, "clicks-value", `{"type":"array","items":"x"}`, SchemaReference{"x", "base", 1})
+	must(s.SetCompatibility(ctx, "", "FULL"))
+}
+
+// checkPopulated proves that a database holds what populate wrote, and that work goes on.
+func checkPopulated(t *testing.T, s *Store) {
+	t.Helper()
+	ctx := t.Context()
+	topic := topics(t, s)[0]
+	p := topic.Partitions
+	if topic.Name != "clicks" || len(p) != 2 || topic.Config["table.topic.enable"] != "true" {
+		t.Fatalf("topic %+v", topic)
+	}
+	node, wals, err := s.RegisterNode(ctx, 1, streamstore.WALFile)
+	if err != nil || node.Epoch != 2 {
+		t.Fatalf("node %+v, %v", node, err)
+	}
+	if d := cmp.Diff(wals, []streamstore.WALState{{Epoch: 1, Kind: streamstore.WALObject, Mark: 8}}); d != "" {
+		t.Fatalf("WALs (-got +want):\n%s", d)
+	}
+	found, err := s.StreamObjects(ctx, p[0].Log, 0, 100, 10)
+	want := []streamstore.ObjectRange{
+		{ObjectRef: streamstore.ObjectRef{ID: 1, Kind: streamstore.KindStreamSet, Size: 100}, Start: 0, End: 10},
+		{ObjectRef: streamstore.ObjectRef{ID: 2, Kind: streamstore.KindStream, Size: 50}, Start: 10, End: 30}}
+	if d := cmp.Diff(found, want); err != nil || d != "" {
+		t.Fatalf("objects, %v (-got +want):\n%s", err, d)
+	}
+	var packed []byte
+	if err := s.readers.QueryRow(`SELECT ranges FROM stream_set_object WHERE object = 1`).Scan(&packed); err != nil {
+		t.Fatal(err)
+	}
+	if ranges, err := parseRanges(packed); err != nil || len(ranges) != 2 {
+		t.Fatalf("ranges %v, %v", ranges, err)
+	}
+	gone, err := s.DeletableObjects(ctx, node, 0, 10)
+	if err != nil || len(gone) != 2 || gone[0].ID != 3 || gone[1].ID != 4 {
+		t.Fatalf("deletable %v, %v", gone, err)
+	}
+	if id, err := s.AllocateProducerIDs(ctx, node, 1); err != nil || id != 1000 {
+		t.Fatalf("producer id %d, %v", id, err)
+	}
+	u := subject(t, s, "clicks-value")
+	if len(u.Versions) != 1 || u.Versions[0].Schema.ID != 2 || len(u.Versions[0].Schema.References) != 1 {
+		t.Fatalf("subject %+v", u)
+	}
+	if l, err := s.Compatibility(ctx, ""); err != nil || l != "FULL" {
+		t.Fatalf("level %q, %v", l, err)
+	}
+}
+
+// A database of every version ever released opens, is brought up to date and keeps its data.
+func TestMigrateFromEveryVersion(t *testing.T) {
+	all, err := loadMigrations(migrations)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fixtures, err := filepath.Glob("testdata/versions/*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(fixtures) != len(all) {
+		t.Fatalf("%d fixtures for %d versions", len(fixtures), len(all))
+	}
+	for _, fixture := range fixtures {
+		t.Run(filepath.Base(fixture), func(t *testing.T) {
+			text, err := os.ReadFile(fixture)
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(t.TempDir(), "metadata.db")
+			db, err := sql.Open("sqlite", sqliteDSN(path, false))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := db.Exec(string(text)); err != nil {
+				t.Fatal(err)
+			}
+			db.Close()
+			checkPopulated(t, openFile(t, path, nil))
+		})
+	}
+}
+
+// What is written now is read again by the same version.
+func TestReopen(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "metadata.db")
+	c := newClock()
+	s := openFile(t, path, c)
+	populate(t, s)
+	id := s.ClusterID()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openFile(t, path, nil)
+	if s.ClusterID() != id {
+		t.Fatalf("cluster id %s, was %s", s.ClusterID(), id)
+	}
+	checkPopulated(t, s)
+}
+
+// A database of a newer program, or of another history, is refused with a reason.
+func TestMigrateRefusesOtherHistories(t *testing.T) {
+	file := func(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
+	one := fstest.MapFS{"migrations/0001_a.sql": file("CREATE TABLE a (x BIGINT)")}
+	two := fstest.MapFS{"migrations/0001_a.sql": one["migrations/0001_a.sql"], "migrations/0002_b.sql": file("CREATE TABLE b (x BIGINT); INSERT INTO b (x) VALUES (1)")}
+	changed := fstest.MapFS{"migrations/0001_a.sql": file("CREATE TABLE a (y BIGINT)"), "migrations/0002_b.sql": two["migrations/0002_b.sql"]}
+	broken := fstest.MapFS{"migrations/0001_a.sql": one["migrations/0001_a.sql"], "migrations/0002_b.sql": file("CREATE TABLE b (x BIGINT); INSERT INTO none (x) VALUES (1)")}
+
+	db, err := sql.Open("sqlite", sqliteDSN(filepath.Join(t.TempDir(), "metadata.db"), false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	apply := func(dir fstest.MapFS) error {
+		all, err := loadMigrations(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return migrate(t.Context(), db, sqlite, all, time.Now())
+	}
+	for _, step := range []struct {
+		dir  fstest.MapFS
+		want string // part of the error
+	}{
+		{one, ""}, {one, ""}, {broken, "0002_b"}, {two, ""}, {two, ""}, {one, "run a newer tabletopic"}, {changed, "changed migration"},
+	} {
+		if err := apply(step.dir); step.want == "" && err != nil || step.want != "" && (err == nil || !strings.Contains(err.Error(), step.want)) {
+			t.Fatalf("got %v, want %q", err, step.want)
+		}
+	}
+	var n int
+	if err := db.QueryRow(`SELECT count(*) FROM b`).Scan(&n); err != nil || n != 1 {
+		t.Fatalf("%d rows, %v: the migration ran other than once", n, err)
+	}
+	if _, err := loadMigrations(fstest.MapFS{"migrations/0002_b.sql": file("")}); err == nil {
+		t.Fatal("a gap in the numbers was accepted")
+	}
+}
+
+func TestParseURL(t *testing.T) {
+	for url, want := range map[string]string{"sqlite:/a b/m.db": "/a b/m.db", "sqlite:m.db": "m.db"} {
+		if path, memory, err := parseURL(url); err != nil || memory || path != want {
+			t.Fatalf("%s: got %q, %t, %v", url, path, memory, err)
+		}
+	}
+	for _, url := range []string{"", "m.db", "postgres://x", "sqlite:"} {
+		if _, _, err := parseURL(url); err == nil || !strings.Contains(err.Error(), "want sqlite:") {
+			t.Fatalf("%s: got %v", url, err)
+		}
+	}
+	// Characters that mean something in a URI are part of the name.
+	path := filepath.Join(t.TempDir(), "a b?c#d%20é", "m.db")
+	s, err := Open(t.Context(), "sqlite:"+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	if _, err := os.Stat(path); err != nil {
+		t.Fatal(err)
+	}
+}
