@@ -1,0 +1,321 @@
+package rest
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/apache/iceberg-go"
+	"github.com/apache/iceberg-go/table"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	_ "modernc.org/sqlite"
+
+	"github.com/tabletopic/tabletopic/catalog"
+	"github.com/tabletopic/tabletopic/catalog/catalogtest"
+	"github.com/tabletopic/tabletopic/catalog/server"
+	catalogsql "github.com/tabletopic/tabletopic/catalog/sql"
+	"github.com/tabletopic/tabletopic/internal/lab"
+	"github.com/tabletopic/tabletopic/objectstore"
+)
+
+// The suite holds for our own server.
+func TestConformanceOnOwnServer(t *testing.T) {
+	catalogtest.Run(t, func(t *testing.T) catalogtest.Fixture {
+		store := catalogtest.Store{Prefix: "file:///w/", Bucket: objectstore.NewMemory()}
+		return fixture(t, ownServer(t, store), store)
+	})
+}
+
+// The suite holds for the reference implementation.
+func TestConformanceOnReferenceServer(t *testing.T) {
+	root := t.TempDir()
+	dir, err := objectstore.OpenDir(vfs.Default, root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	locator := catalogtest.Store{Prefix: "file://" + root + "/", Bucket: dir}
+	uri := lab.IcebergREST(t, "file://"+root+"/house", "")
+	catalogtest.Run(t, func(t *testing.T) catalogtest.Fixture {
+		f := fixture(t, uri, locator)
+		t.Cleanup(func() { dropAll(t, f.Other) })
+		return f
+	})
+}
+
+// dropAll leaves the server to the next test.
+func dropAll(t *testing.T, c catalog.Catalog) {
+	ctx := context.WithoutCancel(t.Context())
+	ids, err := c.List(ctx, nil)
+	if err != nil {
+		t.Error(err)
+	}
+	for _, id := range ids {
+		if err := c.Drop(ctx, id); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func ownServer(t *testing.T, store catalogtest.Store) (uri string) {
+	t.Helper()
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "metadata.db")+"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(10000)&_txlock=immediate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	c, err := catalogsql.Open(t.Context(), db, store, catalogsql.Config{Warehouse: "file:///w/house"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := server.New(c, store, server.Config{}, slog.New(slog.DiscardHandler))
+	h := httptest.NewServer(http.StripPrefix("/iceberg", s))
+	t.Cleanup(h.Close)
+	return h.URL + "/iceberg"
+}
+
+func fixture(t *testing.T, uri string, locator catalog.Locator) catalogtest.Fixture {
+	t.Helper()
+	p := newProxy(t, uri)
+	return catalogtest.Fixture{
+		Catalog:     open(t, p.uri, locator),
+		Other:       open(t, uri, locator),
+		Locator:     locator,
+		LoseAnswer:  func() { p.next.Store(loseAnswer) },
+		LoseRequest: func() { p.next.Store(loseRequest) },
+		Fresh:       true,
+	}
+}
+
+func open(t *testing.T, uri string, locator catalog.Locator) *Catalog {
+	t.Helper()
+	c, err := Open(t.Context(), locator, Config{URI: uri})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// proxy stands in front of a catalog and breaks the next commit.
+type proxy struct {
+	uri    string
+	next   atomic.Int32
+	held   chan func()              // holdRequest: delivers the request to the server
+	modify func(body []byte) []byte // of every answer
+}
+
+const (
+	loseAnswer  = 1 + iota // the server commits, and the connection breaks
+	badGateway             // the server commits, and 502 is answered
+	loseRequest            // 503, and the server sees nothing
+	holdRequest            // 504 now, delivered when the test says so
+	sendTwice              // the answer to the second of two deliveries
+)
+
+var commitPath = regexp.MustCompile(`/tables/[^/]+$`)
+
+func newProxy(t *testing.T, target string) *proxy {
+	t.Helper()
+	u, err := url.Parse(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{held: make(chan func(), 1)}
+	forward := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: u.Scheme, Host: u.Host})
+	forward.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	forward.ModifyResponse = func(r *http.Response) error {
+		if p.modify == nil || r.Header.Get("Content-Encoding") != "" {
+			return nil
+		}
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return err
+		}
+		body = p.modify(body)
+		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+		r.Header.Del("Content-Length")
+		return nil
+	}
+	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fault := int32(0)
+		if r.Method == http.MethodPost && commitPath.MatchString(r.URL.Path) {
+			fault = p.next.Swap(0)
+		}
+		body, _ := io.ReadAll(r.Body)
+		deliver := func(w http.ResponseWriter) {
+			again := r.Clone(context.WithoutCancel(r.Context()))
+			again.Body = io.NopCloser(bytes.NewReader(body))
+			forward.ServeHTTP(w, again)
+		}
+		switch fault {
+		case loseAnswer:
+			deliver(httptest.NewRecorder())
+			panic(http.ErrAbortHandler)
+		case badGateway:
+			deliver(httptest.NewRecorder())
+			w.WriteHeader(http.StatusBadGateway)
+		case loseRequest:
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case holdRequest:
+			p.held <- func() { deliver(httptest.NewRecorder()) }
+			w.WriteHeader(http.StatusGatewayTimeout)
+		case sendTwice:
+			deliver(httptest.NewRecorder())
+			deliver(w)
+		default:
+			deliver(w)
+		}
+	}))
+	t.Cleanup(h.Close)
+	p.uri = h.URL + u.Path
+	return p
+}
+
+func create(t *testing.T, c *Catalog) *table.Table {
+	t.Helper()
+	tbl, err := c.Create(t.Context(), table.Identifier{"web", "clicks"}, catalogtest.Schema(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tbl
+}
+
+func appendFile(t *testing.T, tbl *table.Table, name string) catalog.Commit {
+	return catalog.Commit{Files: []iceberg.DataFile{catalogtest.DataFile(t, tbl, name)}}
+}
+
+func totalFiles(t *testing.T, c *Catalog, tbl *table.Table) string {
+	t.Helper()
+	now, err := c.Load(t.Context(), tbl.Identifier())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if now.CurrentSnapshot() == nil {
+		return "0"
+	}
+	return now.CurrentSnapshot().Summary.Properties["total-data-files"]
+}
+
+// A commit that is still on its way when its sender has given up and gone on never lands
+// besides the second attempt.
+func TestHeldCommitNeverLandsTwice(t *testing.T) {
+	for _, late := range []bool{true, false} {
+		store := catalogtest.Store{Prefix: "file:///w/", Bucket: objectstore.NewMemory()}
+		p := newProxy(t, ownServer(t, store))
+		c := open(t, p.uri, store)
+		tbl := create(t, c)
+		p.next.Store(holdRequest)
+		if _, err := c.Commit(t.Context(), tbl, appendFile(t, tbl, "a")); !errors.Is(err, catalog.ErrCommitUnknown) {
+			t.Fatalf("held commit: %v", err)
+		}
+		land := <-p.held
+		if !late {
+			land()
+		}
+		_, err := c.Commit(t.Context(), tbl, appendFile(t, tbl, "a"))
+		if late {
+			land()
+		}
+		if late != (err == nil) || !late && !errors.Is(err, catalog.ErrCommitConflict) {
+			t.Errorf("late=%v: second attempt: %v", late, err)
+		}
+		if n := totalFiles(t, c, tbl); n != "1" {
+			t.Errorf("late=%v: %s files, want 1", late, n)
+		}
+	}
+}
+
+// A proxy that repeats a request makes a conflict of a commit that is done; the snapshot
+// in the table tells.
+func TestRepeatedRequestIsDone(t *testing.T) {
+	store := catalogtest.Store{Prefix: "file:///w/", Bucket: objectstore.NewMemory()}
+	p := newProxy(t, ownServer(t, store))
+	c := open(t, p.uri, store)
+	tbl := create(t, c)
+	p.next.Store(sendTwice)
+	if _, err := c.Commit(t.Context(), tbl, appendFile(t, tbl, "a")); err != nil {
+		t.Fatal(err)
+	}
+	if n := totalFiles(t, c, tbl); n != "1" {
+		t.Errorf("%s files, want 1", n)
+	}
+}
+
+// Every status has one meaning for the outcome of a commit.
+func TestOutcomeOfStatus(t *testing.T) {
+	cause := errors.New("cause")
+	for status, want := range map[int]error{
+		0: catalog.ErrCommitUnknown, 200: catalog.ErrCommitUnknown, 400: cause, 401: cause, 403: cause, 404: catalog.ErrNoTable,
+		408: catalog.ErrCommitUnknown, 409: catalog.ErrCommitConflict, 419: catalog.ErrCommitUnknown, 422: cause,
+		429: catalog.ErrCommitUnknown, 500: catalog.ErrCommitUnknown, 501: cause, 502: catalog.ErrCommitUnknown,
+		503: catalog.ErrCommitUnknown, 504: catalog.ErrCommitUnknown, 507: catalog.ErrCommitUnknown,
+	} {
+		err := outcome(status, cause)
+		if !errors.Is(err, want) || !errors.Is(err, cause) {
+			t.Errorf("%d: %v, want %v", status, err, want)
+		}
+		if want == cause && (errors.Is(err, catalog.ErrCommitUnknown) || errors.Is(err, catalog.ErrCommitConflict)) {
+			t.Errorf("%d: %v, want a definite error", status, err)
+		}
+	}
+}
+
+// A 502 and an answer that is no JSON leave the outcome unknown, though the commit landed.
+func TestBrokenAnswers(t *testing.T) {
+	store := catalogtest.Store{Prefix: "file:///w/", Bucket: objectstore.NewMemory()}
+	p := newProxy(t, ownServer(t, store))
+	c := open(t, p.uri, store)
+	tbl := create(t, c)
+	p.next.Store(badGateway)
+	if _, err := c.Commit(t.Context(), tbl, appendFile(t, tbl, "a")); !errors.Is(err, catalog.ErrCommitUnknown) {
+		t.Errorf("502: %v", err)
+	}
+	base, err := c.Load(t.Context(), tbl.Identifier())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.modify = func(body []byte) []byte { return body[:len(body)/2] }
+	if _, err := c.Commit(t.Context(), base, appendFile(t, tbl, "b")); !errors.Is(err, catalog.ErrCommitUnknown) {
+		t.Errorf("half an answer: %v", err)
+	}
+	p.modify = nil
+	if n := totalFiles(t, c, tbl); n != "2" {
+		t.Errorf("%s files, want 2", n)
+	}
+}
+
+// Catalogs that send -1 for no snapshot, or fields of version 3 in version 2, are read,
+// and the first append commits.
+func TestLenientRead(t *testing.T) {
+	store := catalogtest.Store{Prefix: "file:///w/", Bucket: objectstore.NewMemory()}
+	p := newProxy(t, ownServer(t, store))
+	p.modify = func(body []byte) []byte {
+		if strings.Contains(string(body), `"current-snapshot-id"`) {
+			return bytes.Replace(body, []byte(`"format-version":2`), []byte(`"format-version":2,"next-row-id":0,"encryption-keys":[{"key-id":"k"}]`), 1)
+		}
+		return bytes.Replace(body, []byte(`"format-version":2`), []byte(`"format-version":2,"current-snapshot-id":-1,"next-row-id":0`), 1)
+	}
+	c := open(t, p.uri, store)
+	tbl := create(t, c)
+	if tbl.CurrentSnapshot() != nil {
+		t.Fatal("-1 was taken for a snapshot")
+	}
+	if _, err := c.Commit(t.Context(), tbl, appendFile(t, tbl, "a")); err != nil {
+		t.Fatal(err)
+	}
+	if n := totalFiles(t, c, tbl); n != "1" {
+		t.Errorf("%s files, want 1", n)
+	}
+}
