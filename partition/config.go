@@ -1,0 +1,443 @@
+package partition
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tabletopic/tabletopic/record"
+)
+
+// TopicConfig is the configuration of a topic, defaults filled in.
+type TopicConfig struct {
+	RetentionMillis int64 // how long records are kept; −1 is for ever
+	RetentionBytes  int64 // how much of each partition is kept; −1 is all
+	Delete          bool  // cleanup.policy has delete: retention applies
+	Compact         bool  // cleanup.policy has compact: every record needs a key
+	MaxMessageBytes int   // largest record batch
+	LogAppendTime   bool  // records get the time of their append
+
+	// TimestampBefore and TimestampAfter bound how far, in ms, a producer's time may lie
+	// from the broker's.
+	TimestampBefore int64
+	TimestampAfter  int64
+
+	// Recompress says that batches of another codec than Codec are compressed anew.
+	Recompress bool
+	Codec      record.Codec
+
+	Table TableConfig
+}
+
+// TableConfig says which table a topic becomes, and how.
+type TableConfig struct {
+	Enable          bool
+	Catalog         string        // name of a registered catalog; "" is the built-in one
+	Namespace       string        // levels separated by dots
+	Name            string        // "" is derived from the topic's
+	TargetLag       time.Duration // records are in the table after this time at the latest
+	TargetFileBytes int64         // data files are closed at this size
+	DLQ             string        // topic of the dead letters; "" is "<topic>.dlq"
+	KafkaColumn     string        // struct column of partition, offset, …; "" is none
+	OnRewind        string        // pause, replay or accept
+	// HoldMax is how much longer than retention says records are kept for a table that
+	// lags behind; negative is without end.
+	HoldMax time.Duration
+	// ExpireSnapshots lets the coordinator expire snapshots that are older than ExpireAfter,
+	// all but the last ExpireRetain.
+	ExpireSnapshots bool
+	ExpireAfter     time.Duration
+	ExpireRetain    int
+}
+
+// ConfigKey describes one topic configuration key.
+type ConfigKey struct {
+	Name     string
+	Type     string // boolean, string, int, long, double or list
+	Default  string
+	Doc      string
+	Synonyms []string // other names that mean the same
+
+	set func(*TopicConfig, string) error
+}
+
+// aliasPrefix before a table.topic key makes the key of AutoMQ with the same meaning.
+const aliasPrefix = "automq."
+
+var configKeys = func() []ConfigKey {
+	keys := append(kafkaKeys(), tableKeys()...)
+	sort.Slice(keys, func(i, j int) bool { return keys[i].Name < keys[j].Name })
+	return keys
+}()
+
+// configIndex maps every name of a key to its place in configKeys.
+var configIndex = func() map[string]int {
+	index := map[string]int{}
+	for i, k := range configKeys {
+		index[k.Name] = i
+		for _, s := range k.Synonyms {
+			index[s] = i
+		}
+	}
+	return index
+}()
+
+// TopicConfigKeys returns all keys, by name.
+func TopicConfigKeys() []ConfigKey { return slices.Clone(configKeys) }
+
+// ParseTopicConfig fills a configuration from what was set. Errors wrap ErrInvalidConfig
+// and say what to change.
+func ParseTopicConfig(raw map[string]string) (TopicConfig, error) {
+	raw, err := canonicalConfig(raw)
+	if err != nil {
+		return TopicConfig{}, err
+	}
+	var c TopicConfig
+	for _, k := range configKeys {
+		v, ok := raw[k.Name]
+		if !ok {
+			v = k.Default
+		}
+		if err := k.set(&c, v); err != nil {
+			return TopicConfig{}, fmt.Errorf("%w: %s=%q: %w", ErrInvalidConfig, k.Name, v, err)
+		}
+	}
+	return c, nil
+}
+
+// canonicalConfig replaces aliases by the names they stand for.
+func canonicalConfig(raw map[string]string) (map[string]string, error) {
+	out := make(map[string]string, len(raw))
+	for name, v := range raw {
+		canonical, err := canonicalKey(name)
+		if err != nil {
+			return nil, err
+		}
+		if other, ok := out[canonical]; ok && other != v {
+			return nil, fmt.Errorf("%w: %s is set twice, to %q and, by an alias, to %q: remove one", ErrInvalidConfig, canonical, other, v)
+		}
+		out[canonical] = v
+	}
+	return out, nil
+}
+
+func canonicalKey(name string) (string, error) {
+	i, ok := configIndex[name]
+	if !ok {
+		return "", fmt.Errorf("%w: unknown key %q, the nearest known one is %q", ErrInvalidConfig, name, nearestKey(name))
+	}
+	return configKeys[i].Name, nil
+}
+
+// nearestKey is the known key with the smallest edit distance to name.
+func nearestKey(name string) string {
+	if len(name) > 100 {
+		name = name[:100]
+	}
+	best, least := "", math.MaxInt
+	for _, k := range configKeys {
+		if d := editDistance(name, k.Name); d < least {
+			best, least = k.Name, d
+		}
+	}
+	return best
+}
+
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// maxTopicName is the longest topic name: Kafka's limit, so that names work everywhere.
+const maxTopicName = 249
+
+// CheckTopicName applies Kafka's rules. An error wraps ErrInvalidTopicName.
+func CheckTopicName(name string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("%w: it is empty", ErrInvalidTopicName)
+	case name == "." || name == "..":
+		return fmt.Errorf("%w: %q means a directory", ErrInvalidTopicName, name)
+	case len(name) > maxTopicName:
+		return fmt.Errorf("%w: it has %d characters, at most %d are allowed", ErrInvalidTopicName, len(name), maxTopicName)
+	}
+	for _, r := range name {
+		if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' || r == '-') {
+			return fmt.Errorf("%w: %q holds %q, only ASCII letters, digits, '.', '_' and '-' are allowed", ErrInvalidTopicName, name, r)
+		}
+	}
+	return nil
+}
+
+// collisionKey is the same for names that differ only in '.' and '_', which metric names
+// and tables cannot tell apart.
+func collisionKey(name string) string { return strings.ReplaceAll(name, ".", "_") }
+
+func boolean(set func(*TopicConfig, bool)) func(*TopicConfig, string) error {
+	return func(c *TopicConfig, v string) error {
+		switch strings.ToLower(v) {
+		case "true":
+			set(c, true)
+		case "false":
+			set(c, false)
+		default:
+			return fmt.Errorf("want true or false")
+		}
+		return nil
+	}
+}
+
+func integer(low, high int64, set func(*TopicConfig, int64)) func(*TopicConfig, string) error {
+	return func(c *TopicConfig, v string) error {
+		n, err := strconv.ParseInt(strings.TrimSpace(v), 10, 64)
+		if err != nil || n < low || n > high {
+			return fmt.Errorf("want an integer from %d to %d", low, high)
+		}
+		if set != nil {
+			set(c, n)
+		}
+		return nil
+	}
+}
+
+func ratio(_ *TopicConfig, v string) error {
+	if f, err := strconv.ParseFloat(v, 64); err != nil || !(f >= 0 && f <= 1) {
+		return fmt.Errorf("want a number from 0 to 1")
+	}
+	return nil
+}
+
+func text(set func(*TopicConfig, string)) func(*TopicConfig, string) error {
+	return func(c *TopicConfig, v string) error {
+		if len(v) > 1000 {
+			return fmt.Errorf("%d characters are too many", len(v))
+		}
+		if set != nil {
+			set(c, v)
+		}
+		return nil
+	}
+}
+
+// only accepts the values that work today; reason says why others do not.
+func only(reason string, values ...string) func(*TopicConfig, string) error {
+	return func(_ *TopicConfig, v string) error {
+		if !slices.Contains(values, v) {
+			return fmt.Errorf("%s; use %s", reason, quoted(values))
+		}
+		return nil
+	}
+}
+
+func quoted(values []string) string {
+	out := make([]string, len(values))
+	for i, v := range values {
+		out[i] = strconv.Quote(v)
+	}
+	return strings.Join(out, " or ")
+}
+
+func key(name, typ, def, doc string, set func(*TopicConfig, string) error) ConfigKey {
+	return ConfigKey{Name: name, Type: typ, Default: def, Doc: doc, set: set}
+}
+
+// Kafka's topic keys ("Topic-Level Configs" in its documentation, those removed in 4.0
+// included because tools still set them). The log is neither made of segment files nor
+// replicated: keys about those are checked, stored and have no effect.
+func kafkaKeys() []ConfigKey {
+	const noEffect = "Stored without effect: "
+	const segments = noEffect + "the log is not made of segment files."
+	const replicas = noEffect + "the object store keeps the data safe, there are no replicas."
+	const tiers = noEffect + "all data lives in the object store."
+	const maxInt, maxLong = math.MaxInt32, math.MaxInt64
+	return []ConfigKey{
+		key("cleanup.policy", "list", "delete", "delete: retention removes old records. compact: every record needs a key.", setCleanup),
+		key("compression.type", "string", "producer", "Codec of the stored batches; producer keeps them as they come.", setCompression),
+		key("compression.gzip.level", "int", "-1", noEffect+"batches are recompressed at the codec's default level.", integer(-1, 9, nil)),
+		key("compression.lz4.level", "int", "9", noEffect+"batches are recompressed at the codec's default level.", integer(1, 17, nil)),
+		key("compression.zstd.level", "int", "3", noEffect+"batches are recompressed at the codec's default level.", integer(-131072, 22, nil)),
+		key("delete.retention.ms", "long", "86400000", "How long compaction keeps tombstones.", integer(0, maxLong, nil)),
+		key("file.delete.delay.ms", "long", "60000", segments, integer(0, maxLong, nil)),
+		key("flush.messages", "long", "9223372036854775807", noEffect+"every acknowledged record is durable.", integer(1, maxLong, nil)),
+		key("flush.ms", "long", "9223372036854775807", noEffect+"every acknowledged record is durable.", integer(0, maxLong, nil)),
+		key("follower.replication.throttled.replicas", "list", "", replicas, text(nil)),
+		key("index.interval.bytes", "int", "4096", segments, integer(0, maxInt, nil)),
+		key("leader.replication.throttled.replicas", "list", "", replicas, text(nil)),
+		key("local.retention.bytes", "long", "-2", tiers, integer(-2, maxLong, nil)),
+		key("local.retention.ms", "long", "-2", tiers, integer(-2, maxLong, nil)),
+		key("max.compaction.lag.ms", "long", "9223372036854775807", "A record is compacted after this time at the latest.", integer(1, maxLong, nil)),
+		key("max.message.bytes", "int", "1048588", "Largest record batch in bytes, as sent.",
+			integer(0, maxInt, func(c *TopicConfig, n int64) { c.MaxMessageBytes = int(n) })),
+		key("message.downconversion.enable", "boolean", "true", noEffect+"removed in Kafka 4.0.", boolean(func(*TopicConfig, bool) {})),
+		key("message.format.version", "string", "3.0-IV1", noEffect+"removed in Kafka 4.0.", text(nil)),
+		key("message.timestamp.after.max.ms", "long", "3600000", "How far a record's time may lie after the broker's.",
+			integer(0, maxLong, func(c *TopicConfig, n int64) { c.TimestampAfter = n })),
+		key("message.timestamp.before.max.ms", "long", "9223372036854775807", "How far a record's time may lie before the broker's.",
+			integer(0, maxLong, func(c *TopicConfig, n int64) { c.TimestampBefore = n })),
+		key("message.timestamp.difference.max.ms", "long", "9223372036854775807", noEffect+"removed in Kafka 4.0, use message.timestamp.before.max.ms and message.timestamp.after.max.ms.",
+			integer(0, maxLong, nil)),
+		key("message.timestamp.type", "string", "CreateTime", "CreateTime: the producer's time. LogAppendTime: the broker's.", setTimestampType),
+		key("min.cleanable.dirty.ratio", "double", "0.5", "Compaction starts when this part of the log is not compacted.", ratio),
+		key("min.compaction.lag.ms", "long", "0", "A record is not compacted before this time.", integer(0, maxLong, nil)),
+		key("min.insync.replicas", "int", "1", replicas, integer(1, maxInt, nil)),
+		key("preallocate", "boolean", "false", segments, boolean(func(*TopicConfig, bool) {})),
+		key("remote.log.copy.disable", "boolean", "false", tiers, boolean(func(*TopicConfig, bool) {})),
+		key("remote.log.delete.on.disable", "boolean", "false", tiers, boolean(func(*TopicConfig, bool) {})),
+		key("remote.storage.enable", "boolean", "false", tiers, boolean(func(*TopicConfig, bool) {})),
+		key("retention.bytes", "long", "-1", "How many bytes of a partition are kept at least; -1 keeps all.",
+			integer(-1, maxLong, func(c *TopicConfig, n int64) { c.RetentionBytes = n })),
+		key("retention.ms", "long", "604800000", "How long records are kept; -1 keeps them for ever.",
+			integer(-1, maxLong, func(c *TopicConfig, n int64) { c.RetentionMillis = n })),
+		key("segment.bytes", "int", "1073741824", segments, integer(14, maxInt, nil)),
+		key("segment.index.bytes", "int", "10485760", segments, integer(4, maxInt, nil)),
+		key("segment.jitter.ms", "long", "0", segments, integer(0, maxLong, nil)),
+		key("segment.ms", "long", "604800000", segments, integer(1, maxLong, nil)),
+		key("unclean.leader.election.enable", "boolean", "false", replicas, boolean(func(*TopicConfig, bool) {})),
+	}
+}
+
+func setCleanup(c *TopicConfig, v string) error {
+	c.Delete, c.Compact = false, false
+	for policy := range strings.SplitSeq(v, ",") {
+		switch strings.TrimSpace(policy) {
+		case "delete":
+			c.Delete = true
+		case "compact":
+			c.Compact = true
+		case "":
+		default:
+			return fmt.Errorf("want delete, compact, or both")
+		}
+	}
+	return nil
+}
+
+func setCompression(c *TopicConfig, v string) (err error) {
+	if v == "producer" {
+		c.Recompress = false
+		return nil
+	}
+	c.Recompress = true
+	if c.Codec, err = record.ParseCodec(v); err != nil {
+		return fmt.Errorf("%w, or producer", err)
+	}
+	return nil
+}
+
+func setTimestampType(c *TopicConfig, v string) error {
+	if v != "CreateTime" && v != "LogAppendTime" {
+		return fmt.Errorf("want CreateTime or LogAppendTime")
+	}
+	c.LogAppendTime = v == "LogAppendTime"
+	return nil
+}
+
+func tableKeys() []ConfigKey {
+	const notYet = "this version cannot do it yet"
+	keys := []ConfigKey{
+		key("table.topic.enable", "boolean", "false", "Turns the topic into an Iceberg table, from the start of its log.",
+			boolean(func(c *TopicConfig, v bool) { c.Table.Enable = v })),
+		key("table.topic.catalog", "string", "", "Name of the registered catalog that holds the table; empty is the built-in one.",
+			text(func(c *TopicConfig, v string) { c.Table.Catalog = v })),
+		key("table.topic.namespace", "string", "default", "Namespace of the table, levels separated by dots.",
+			setName(func(c *TopicConfig, v string) { c.Table.Namespace = v })),
+		key("table.topic.name", "string", "", "Name of the table; empty is derived from the topic's.",
+			setName(func(c *TopicConfig, v string) { c.Table.Name = v })),
+		key("table.topic.target.lag.ms", "long", "10000", "Records are in the table after this time at the latest.",
+			integer(1, 24*3600*1000, func(c *TopicConfig, n int64) { c.Table.TargetLag = time.Duration(n) * time.Millisecond })),
+		key("table.topic.target.file.bytes", "long", "67108864", "A data file is closed at about this size.",
+			integer(1<<20, 4<<30, func(c *TopicConfig, n int64) { c.Table.TargetFileBytes = n })),
+		key("table.topic.dlq", "string", "", `Topic that takes the records that fit no table; empty is "<topic>.dlq".`, setDLQ),
+		key("table.topic.kafka.column", "string", "_kafka", "Struct column with partition, offset, timestamp, key and headers; empty leaves it out.",
+			setName(func(c *TopicConfig, v string) { c.Table.KafkaColumn = v })),
+		key("table.topic.on.rewind", "string", "pause", "What to do when somebody rolled the table back: pause, replay the records, or accept the gap.", setOnRewind),
+		key("table.topic.hold.max.ms", "long", "604800000", "How much longer than retention says records are kept for a table that lags behind; -1 is without end.",
+			integer(-1, math.MaxInt64/int64(time.Millisecond), func(c *TopicConfig, n int64) { c.Table.HoldMax = time.Duration(n) * time.Millisecond })),
+		key("table.topic.schema.type", "string", "schema", "Where the schema of the values comes from.",
+			only(notYet+": values carry the id of a registered schema", "schema", "none")),
+		key("table.topic.convert.value.type", "string", "by_schema_id", "How values are decoded.",
+			only(notYet+": values carry the id of a registered schema", "by_schema_id")),
+		key("table.topic.convert.key.type", "string", "raw", "How keys are decoded: they are kept as bytes.",
+			only(notYet+": keys are kept as bytes", "raw", "string")),
+		key("table.topic.convert.value.by_latest_schema.subject", "string", "", "Subject for values without schema id.", only(notYet, "")),
+		key("table.topic.convert.value.by_latest_schema.message.full.name", "string", "", "Protobuf message for values without schema id.", only(notYet, "")),
+		key("table.topic.convert.key.by_latest_schema.subject", "string", "", "Subject for keys without schema id.", only(notYet, "")),
+		key("table.topic.convert.key.by_latest_schema.message.full.name", "string", "", "Protobuf message for keys without schema id.", only(notYet, "")),
+		key("table.topic.transform.value.type", "string", "flatten", "How a value becomes columns: its fields on top level.",
+			only(notYet+": the fields of a value are the columns", "flatten", "none")),
+		key("table.topic.id.columns", "list", "", "Columns that identify a row.", only(notYet, "", "[]")),
+		key("table.topic.partition.by", "list", "", "Partition transforms of the table.", only(notYet+": the table is not partitioned", "", "[]")),
+		key("table.topic.upsert.enable", "boolean", "false", "Records replace the row of their key.", only(notYet+": the table is append only", "false")),
+		key("table.topic.cdc.field", "string", "", "Field that says insert, update or delete.", only(notYet, "")),
+		key("table.topic.errors.tolerance", "string", "invalid_data", "Records that cannot be decoded become dead letters.",
+			only(notYet+": records that cannot be decoded go to the dead letters, all else stops the table until it works", "invalid_data")),
+		key("table.topic.expire.snapshot.enabled", "boolean", "true", "Old snapshots of the table are expired.",
+			boolean(func(c *TopicConfig, v bool) { c.Table.ExpireSnapshots = v })),
+		key("table.topic.expire.snapshot.older.than.hours", "int", "24", "Age from which snapshots are expired.",
+			integer(1, 1<<20, func(c *TopicConfig, n int64) { c.Table.ExpireAfter = time.Duration(n) * time.Hour })),
+		key("table.topic.expire.snapshot.retain.last", "int", "1", "Number of snapshots that are never expired.",
+			integer(1, math.MaxInt32, func(c *TopicConfig, n int64) { c.Table.ExpireRetain = int(n) })),
+	}
+	for i := range keys {
+		keys[i].Synonyms = append(keys[i].Synonyms, aliasPrefix+keys[i].Name)
+		switch keys[i].Name {
+		case "table.topic.target.lag.ms":
+			keys[i].Synonyms = append(keys[i].Synonyms, aliasPrefix+"table.topic.commit.interval.ms")
+		case "table.topic.hold.max.ms":
+			keys[i].Synonyms = append(keys[i].Synonyms, "table.topic.hold.max")
+		}
+	}
+	return keys
+}
+
+func setName(set func(*TopicConfig, string)) func(*TopicConfig, string) error {
+	return func(c *TopicConfig, v string) error {
+		for _, r := range v {
+			if r < ' ' || r == '"' || r == '`' || r == '/' || r == '\\' || r == 0x7f {
+				return fmt.Errorf("%q is allowed in no catalog's names", r)
+			}
+		}
+		if len(v) > 255 {
+			return fmt.Errorf("%d characters are too many, 255 are allowed", len(v))
+		}
+		set(c, v)
+		return nil
+	}
+}
+
+func setDLQ(c *TopicConfig, v string) error {
+	if v != "" {
+		if err := CheckTopicName(v); err != nil {
+			return err
+		}
+	}
+	c.Table.DLQ = v
+	return nil
+}
+
+func setOnRewind(c *TopicConfig, v string) error {
+	if v != "pause" && v != "replay" && v != "accept" {
+		return fmt.Errorf("want pause, replay or accept")
+	}
+	c.Table.OnRewind = v
+	return nil
+}

@@ -1,0 +1,51 @@
+package partition
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/tabletopic/tabletopic/record"
+	"github.com/tabletopic/tabletopic/streamstore"
+)
+
+// What a broker answers differently. After ErrNotLeader and before any answer to an append,
+// its outcome is unknown; all other errors of Append say that nothing was appended.
+var (
+	// ErrUnknownTopicOrPartition says that there is no such topic, or not so many partitions.
+	ErrUnknownTopicOrPartition = errors.New("unknown topic or partition")
+	// ErrNotLeader says that this node does not lead the partition, or no more: it was
+	// closed, or an append failed.
+	ErrNotLeader = errors.New("not the leader of the partition")
+	// ErrCorrupt says that the bytes are no sound record batch.
+	ErrCorrupt = record.ErrCorrupt
+	// ErrTooLarge says that a batch is over max.message.bytes.
+	ErrTooLarge = record.ErrTooLarge
+	// ErrInvalidRecord says that a sound batch holds what the topic does not take.
+	ErrInvalidRecord = errors.New("invalid record")
+	// ErrInvalidTimestamp says that a record's time is out of the topic's bounds.
+	ErrInvalidTimestamp = errors.New("invalid timestamp")
+	// ErrOutOfOrderSequence says that an idempotent producer skipped or repeats numbers.
+	ErrOutOfOrderSequence = errors.New("out of order sequence number")
+	// ErrInvalidProducerEpoch says that a newer producer has the id.
+	ErrInvalidProducerEpoch = errors.New("invalid producer epoch")
+	// ErrOffsetOutOfRange says that an offset is below the log start or above the high watermark.
+	ErrOffsetOutOfRange = errors.New("offset out of range")
+	// ErrInvalidTopicName, ErrInvalidConfig and ErrInvalidPartitions refuse a change of a
+	// topic; the text says what to change.
+	ErrInvalidTopicName  = errors.New("invalid topic name")
+	ErrInvalidConfig     = errors.New("invalid topic configuration")
+	ErrInvalidPartitions = errors.New("invalid number of partitions")
+)
+
+// streamError turns the errors of a stream into those of a partition.
+func streamError(err error) error {
+	switch {
+	case errors.Is(err, streamstore.ErrOffsetOutOfRange):
+		return fmt.Errorf("%w: %w", ErrOffsetOutOfRange, err)
+	case errors.Is(err, streamstore.ErrNodeFenced), errors.Is(err, streamstore.ErrStreamFenced),
+		errors.Is(err, streamstore.ErrStreamNotExist), errors.Is(err, streamstore.ErrStreamClosed),
+		errors.Is(err, streamstore.ErrStoreClosed):
+		return fmt.Errorf("%w: %w", ErrNotLeader, err)
+	}
+	return err
+}

@@ -1,0 +1,548 @@
+package partition
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/record"
+	"github.com/tabletopic/tabletopic/streamstore"
+)
+
+// Config holds the settings of a [Set]. The zero value of a field means its default.
+type Config struct {
+	// CheckpointBytes of new log start a checkpoint of the partition: about so much is
+	// replayed at a start after a crash. 4 MiB if zero.
+	CheckpointBytes int64
+	// RecoverParallel is how many partitions are recovered at the same time. 64 if zero.
+	RecoverParallel int
+	// MaxProducers bounds the idempotent producers known per partition; the ones not seen
+	// for the longest time go first. 10,000 if zero.
+	MaxProducers int
+	// ProducerExpiry is how long a producer that appends nothing is known. 24 h if zero.
+	ProducerExpiry time.Duration
+	// RetentionInterval is how often retention is applied. 30 s if zero, never if negative.
+	RetentionInterval time.Duration
+	// MaxPartitions bounds the partitions of one topic. 10,000 if zero.
+	MaxPartitions int
+	// MaxUncompressedBytes is how much one batch may decompress to. 128 MiB if zero.
+	MaxUncompressedBytes int
+	// Readers is how many batches are checked at the same time, which bounds the memory of
+	// decompression. GOMAXPROCS if zero.
+	Readers int
+}
+
+func (c *Config) setDefaults() {
+	setDefault(&c.CheckpointBytes, 4<<20)
+	setDefault(&c.RecoverParallel, 64)
+	setDefault(&c.MaxProducers, 10_000)
+	setDefault(&c.ProducerExpiry, 24*time.Hour)
+	setDefault(&c.RetentionInterval, 30*time.Second)
+	setDefault(&c.MaxPartitions, 10_000)
+	setDefault(&c.MaxUncompressedBytes, record.DefaultLimit)
+	setDefault(&c.Readers, runtime.GOMAXPROCS(0))
+}
+
+func setDefault[T int | int64 | time.Duration](v *T, d T) {
+	if *v == 0 {
+		*v = d
+	}
+}
+
+func (c *Config) validate() error {
+	for _, f := range []struct {
+		name  string
+		value int64
+	}{
+		{"CheckpointBytes", c.CheckpointBytes}, {"RecoverParallel", int64(c.RecoverParallel)}, {"MaxProducers", int64(c.MaxProducers)},
+		{"ProducerExpiry", int64(c.ProducerExpiry)}, {"MaxPartitions", int64(c.MaxPartitions)},
+		{"MaxUncompressedBytes", int64(c.MaxUncompressedBytes)}, {"Readers", int64(c.Readers)},
+	} {
+		if f.value < 0 {
+			return fmt.Errorf("%s is %d: it must be positive, or zero for its default", f.name, f.value)
+		}
+	}
+	return nil
+}
+
+// Set holds the partitions that this node leads. It is safe for concurrent use.
+type Set struct {
+	cfg   Config
+	store *streamstore.Store
+	meta  *metadata.Store
+	log   *slog.Logger
+
+	readers     chan *record.Reader
+	checkpoints chan *Partition // asked for; when full, a partition asks again later
+	ctx         context.Context
+	cancel      context.CancelCauseFunc
+	loops       sync.WaitGroup
+
+	admin gate // held while topics change, so that events have the order of metadata
+
+	mu       sync.RWMutex
+	topics   map[string]*topic    // guarded by mu
+	byID     map[uuid.UUID]*topic // guarded by mu
+	last     *event               // guarded by mu; the place of the next event
+	watchers sync.WaitGroup
+}
+
+// topic is replaced, not changed, when something of it changes.
+type topic struct {
+	metadata.Topic
+	partitions []*Partition // by index; nil if this node does not lead it
+}
+
+var errSetClosed = errors.New("the server is shutting down")
+
+// OpenSet takes over every partition that metadata assigns to this node: it raises their
+// leader epochs, opens all streams, each in one transaction, and recovers the partitions. A
+// partition whose log cannot be understood is left out with a log line: it alone is not served.
+func OpenSet(ctx context.Context, cfg Config, store *streamstore.Store, meta *metadata.Store, log *slog.Logger) (*Set, error) {
+	cfg.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	s := &Set{
+		cfg: cfg, store: store, meta: meta, log: log,
+		readers: make(chan *record.Reader, cfg.Readers), checkpoints: make(chan *Partition, 1024), admin: newGate(),
+		topics: map[string]*topic{}, byID: map[uuid.UUID]*topic{}, last: newEvent(),
+	}
+	for range cfg.Readers {
+		s.readers <- &record.Reader{Limit: cfg.MaxUncompressedBytes}
+	}
+	topics, err := meta.TakePartitions(ctx, store.Node())
+	if err != nil {
+		return nil, fmt.Errorf("take over partitions: %w", err)
+	}
+	opened, err := s.open(ctx, topics, nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range opened {
+		s.topics[t.Name], s.byID[t.ID] = t, t
+	}
+	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	s.loops.Add(2)
+	go s.checkpointLoop()
+	go s.retentionLoop()
+	return s, nil
+}
+
+// open opens the streams of the topics' partitions, in one transaction, and recovers them.
+// Partitions that old holds already are taken from there.
+func (s *Set) open(ctx context.Context, topics []metadata.Topic, old *topic) ([]*topic, error) {
+	node := s.store.Node().ID
+	opened := make([]*topic, len(topics))
+	var requests []streamstore.OpenRequest
+	var fresh []*Partition
+	for i, t := range topics {
+		opened[i] = &topic{Topic: t, partitions: make([]*Partition, len(t.Partitions))}
+		cfg, err := ParseTopicConfig(t.Config)
+		if err != nil {
+			// It was valid once. The defaults keep the data safe, and the log says what to do.
+			s.log.Error("topic configuration is not understood, using the defaults with infinite retention", "topic", t.Name, "err", err)
+			if cfg, err = ParseTopicConfig(map[string]string{"retention.ms": "-1"}); err != nil {
+				return nil, err
+			}
+		}
+		for j, p := range t.Partitions {
+			if old != nil && j < len(old.partitions) {
+				opened[i].partitions[j] = old.partitions[j]
+				continue
+			}
+			if p.Leader != node {
+				continue
+			}
+			epoch := int64(p.LeaderEpoch)
+			requests = append(requests, streamstore.OpenRequest{ID: p.Meta, Epoch: epoch}, streamstore.OpenRequest{ID: p.Log, Epoch: epoch})
+			part := newPartition(s, t, p, nil, nil, cfg)
+			opened[i].partitions[j] = part
+			fresh = append(fresh, part)
+		}
+	}
+	if len(fresh) == 0 {
+		return opened, nil
+	}
+	streams, err := s.store.OpenStreams(ctx, requests)
+	if err != nil {
+		return nil, fmt.Errorf("open %d partitions: %w", len(fresh), err)
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(s.cfg.RecoverParallel)
+	for i, p := range fresh {
+		p.meta, p.log = streams[2*i], streams[2*i+1]
+		g.Go(func() error { return s.recoverOne(gctx, p) })
+	}
+	return opened, g.Wait()
+}
+
+// recoverOne recovers p. A partition that cannot be understood is closed, so that it does
+// not keep the others from being served.
+func (s *Set) recoverOne(ctx context.Context, p *Partition) error {
+	err := p.recover(ctx)
+	if errors.Is(err, ErrCorrupt) || errors.Is(err, errCheckpoint) || errors.Is(err, errCheckpointVersion) {
+		s.log.Error("partition is not served", "topic", p.topic, "partition", p.index, "err", err)
+		p.state = newState(s.cfg.MaxProducers)
+		p.close(err)
+		return nil
+	}
+	return err
+}
+
+// Close writes the last checkpoints and refuses everything from then on. The streams stay
+// open: closing the store makes them durable, and the next start takes them over.
+func (s *Set) Close(ctx context.Context) error {
+	if err := s.admin.enter(ctx); err != nil {
+		return err
+	}
+	defer s.admin.leave()
+	s.cancel(errSetClosed)
+	s.loops.Wait()
+	s.mu.Lock()
+	all := s.allLocked()
+	s.mu.Unlock()
+	var g errgroup.Group
+	g.SetLimit(1024) // they wait for the same WAL bulk
+	for _, p := range all {
+		g.Go(func() error {
+			err := p.checkpoint(ctx)
+			p.close(errSetClosed)
+			return err
+		})
+	}
+	err := g.Wait()
+	s.watchers.Wait()
+	return err
+}
+
+func (s *Set) allLocked() []*Partition {
+	var all []*Partition
+	for _, t := range s.topics {
+		for _, p := range t.partitions {
+			if p != nil {
+				all = append(all, p)
+			}
+		}
+	}
+	return all
+}
+
+// Topics returns the topics of this node, by name.
+func (s *Set) Topics() []metadata.Topic {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	topics := make([]metadata.Topic, 0, len(s.topics))
+	for _, name := range slices.Sorted(maps.Keys(s.topics)) {
+		topics = append(topics, s.topics[name].Topic)
+	}
+	return topics
+}
+
+// Topic returns the topic of that name.
+func (s *Set) Topic(name string) (metadata.Topic, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if t := s.topics[name]; t != nil {
+		return t.Topic, true
+	}
+	return metadata.Topic{}, false
+}
+
+// TopicByID returns the topic with that id.
+func (s *Set) TopicByID(id uuid.UUID) (metadata.Topic, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if t := s.byID[id]; t != nil {
+		return t.Topic, true
+	}
+	return metadata.Topic{}, false
+}
+
+// Partition returns a partition of a topic: ErrUnknownTopicOrPartition if it does not
+// exist, ErrNotLeader if another node leads it.
+func (s *Set) Partition(name string, index int32) (*Partition, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	t := s.topics[name]
+	if t == nil || index < 0 || int(index) >= len(t.partitions) {
+		return nil, fmt.Errorf("%w: %s-%d", ErrUnknownTopicOrPartition, name, index)
+	}
+	if t.partitions[index] == nil {
+		return nil, fmt.Errorf("%w: %s-%d", ErrNotLeader, name, index)
+	}
+	return t.partitions[index], nil
+}
+
+// CreateTopic makes a topic with its partitions, led by this node. Names that no topic can
+// have give ErrInvalidTopicName, as does one that differs from another topic's only in '.'
+// and '_'; also ErrInvalidConfig, ErrInvalidPartitions and metadata.ErrTopicExists.
+func (s *Set) CreateTopic(ctx context.Context, n metadata.NewTopic) (metadata.Topic, error) {
+	if err := CheckTopicName(n.Name); err != nil {
+		return metadata.Topic{}, err
+	}
+	if err := s.checkCount(n.Name, n.Partitions); err != nil {
+		return metadata.Topic{}, err
+	}
+	config, err := canonicalConfig(n.Config)
+	if err != nil {
+		return metadata.Topic{}, fmt.Errorf("create topic %s: %w", n.Name, err)
+	}
+	if _, err := ParseTopicConfig(config); err != nil {
+		return metadata.Topic{}, fmt.Errorf("create topic %s: %w", n.Name, err)
+	}
+	n.Config = config
+	if err := s.change(ctx); err != nil {
+		return metadata.Topic{}, err
+	}
+	defer s.admin.leave()
+	if other := s.collides(n.Name); other != "" {
+		return metadata.Topic{}, fmt.Errorf("%w: %s collides with the topic %s: names that differ only in '.' and '_' get the same metrics and tables",
+			ErrInvalidTopicName, n.Name, other)
+	}
+	created, err := s.meta.CreateTopic(ctx, s.store.Node(), n)
+	if err != nil {
+		return metadata.Topic{}, err
+	}
+	// The topic is there: even if ctx ends now it must get its partitions.
+	opened, err := s.open(context.WithoutCancel(ctx), []metadata.Topic{created}, nil)
+	if err != nil {
+		return metadata.Topic{}, err
+	}
+	s.put(opened[0], TopicCreated)
+	return created, nil
+}
+
+func (s *Set) checkCount(name string, n int) error {
+	if n < 1 || n > s.cfg.MaxPartitions {
+		return fmt.Errorf("%w: %d for topic %s, want 1 to %d", ErrInvalidPartitions, n, name, s.cfg.MaxPartitions)
+	}
+	return nil
+}
+
+// change takes the right to change topics.
+func (s *Set) change(ctx context.Context) error {
+	if err := s.admin.enter(ctx); err != nil {
+		return err
+	}
+	if s.ctx.Err() != nil {
+		s.admin.leave()
+		return fmt.Errorf("%w: %w", ErrNotLeader, errSetClosed)
+	}
+	return nil
+}
+
+// collides returns the topic whose name differs from name only in '.' and '_'.
+func (s *Set) collides(name string) string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	key := collisionKey(name)
+	for other := range s.topics {
+		if other != name && len(other) == len(name) && collisionKey(other) == key {
+			return other
+		}
+	}
+	return ""
+}
+
+// DeleteTopic deletes a topic with its data. Its partitions answer ErrNotLeader from then on.
+func (s *Set) DeleteTopic(ctx context.Context, name string) error {
+	if err := s.change(ctx); err != nil {
+		return err
+	}
+	defer s.admin.leave()
+	s.mu.RLock()
+	t := s.topics[name]
+	s.mu.RUnlock()
+	if t == nil {
+		return fmt.Errorf("%w: %s", ErrUnknownTopicOrPartition, name)
+	}
+	if err := s.meta.DeleteTopic(ctx, s.store.Node(), t.ID); err != nil && !errors.Is(err, metadata.ErrTopicNotExist) {
+		return err
+	}
+	s.mu.Lock()
+	delete(s.topics, name)
+	delete(s.byID, t.ID)
+	s.emitLocked(Event{Kind: TopicDeleted, Topic: t.Topic})
+	s.mu.Unlock()
+	var streams []*streamstore.Stream
+	for _, p := range t.partitions {
+		if p != nil {
+			p.close(errors.New("the topic was deleted"))
+			streams = append(streams, p.meta, p.log)
+		}
+	}
+	// The streams are deleted in metadata already; this stops their handles.
+	if err := s.store.DestroyStreams(context.WithoutCancel(ctx), streams); err != nil {
+		s.log.Warn("streams of a deleted topic", "topic", name, "err", err)
+	}
+	return nil
+}
+
+// CreatePartitions raises the number of partitions of a topic to count.
+func (s *Set) CreatePartitions(ctx context.Context, name string, count int) (metadata.Topic, error) {
+	if err := s.checkCount(name, count); err != nil {
+		return metadata.Topic{}, err
+	}
+	if err := s.change(ctx); err != nil {
+		return metadata.Topic{}, err
+	}
+	defer s.admin.leave()
+	s.mu.RLock()
+	t := s.topics[name]
+	s.mu.RUnlock()
+	if t == nil {
+		return metadata.Topic{}, fmt.Errorf("%w: %s", ErrUnknownTopicOrPartition, name)
+	}
+	if have := len(t.partitions); count <= have {
+		return metadata.Topic{}, fmt.Errorf("%w: topic %s has %d already, it can only get more, not %d", ErrInvalidPartitions, name, have, count)
+	}
+	changed, err := s.meta.CreatePartitions(ctx, s.store.Node(), name, count)
+	if err != nil {
+		return metadata.Topic{}, err
+	}
+	opened, err := s.open(context.WithoutCancel(ctx), []metadata.Topic{changed}, t)
+	if err != nil {
+		return metadata.Topic{}, err
+	}
+	s.put(opened[0], TopicChanged)
+	return changed, nil
+}
+
+// AlterConfig sets and removes settings of a topic, all or none, if the whole that results is valid.
+func (s *Set) AlterConfig(ctx context.Context, name string, set map[string]string, remove []string) (metadata.Topic, error) {
+	set, err := canonicalConfig(set)
+	if err != nil {
+		return metadata.Topic{}, fmt.Errorf("alter topic %s: %w", name, err)
+	}
+	removed := make([]string, len(remove))
+	for i, k := range remove {
+		if removed[i], err = canonicalKey(k); err != nil {
+			return metadata.Topic{}, fmt.Errorf("alter topic %s: %w", name, err)
+		}
+		if _, both := set[removed[i]]; both {
+			return metadata.Topic{}, fmt.Errorf("alter topic %s: %w: %s is both set and removed", name, ErrInvalidConfig, removed[i])
+		}
+	}
+	if err := s.change(ctx); err != nil {
+		return metadata.Topic{}, err
+	}
+	defer s.admin.leave()
+	s.mu.RLock()
+	t := s.topics[name]
+	s.mu.RUnlock()
+	if t == nil {
+		return metadata.Topic{}, fmt.Errorf("%w: %s", ErrUnknownTopicOrPartition, name)
+	}
+	whole := maps.Clone(t.Config)
+	if whole == nil {
+		whole = map[string]string{}
+	}
+	maps.Copy(whole, set)
+	for _, k := range removed {
+		delete(whole, k)
+	}
+	cfg, err := ParseTopicConfig(whole)
+	if err != nil {
+		return metadata.Topic{}, fmt.Errorf("alter topic %s: %w", name, err)
+	}
+	changed, err := s.meta.AlterTopicConfig(ctx, s.store.Node(), name, set, removed)
+	if err != nil {
+		return metadata.Topic{}, err
+	}
+	for _, p := range t.partitions {
+		if p != nil {
+			p.config.Store(&cfg)
+			p.retainAt.Store(0)
+		}
+	}
+	s.put(&topic{Topic: changed, partitions: t.partitions}, TopicChanged)
+	return changed, nil
+}
+
+func (s *Set) put(t *topic, kind EventKind) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.topics[t.Name], s.byID[t.ID] = t, t
+	s.emitLocked(Event{Kind: kind, Topic: t.Topic})
+}
+
+// reader takes one of the readers that check batches; release gives it back.
+func (s *Set) reader(ctx context.Context) (*record.Reader, error) {
+	select {
+	case r := <-s.readers:
+		return r, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+func (s *Set) release(r *record.Reader) { s.readers <- r }
+
+// askCheckpoint queues p for a checkpoint; false if the queue is full.
+func (s *Set) askCheckpoint(p *Partition) bool {
+	select {
+	case s.checkpoints <- p:
+		return true
+	default:
+		return false
+	}
+}
+
+// checkpointLoop writes the checkpoints that are asked for, until the set closes. When the
+// node is fenced it closes the partitions, so that everybody who waits for one hears of it.
+func (s *Set) checkpointLoop() {
+	defer s.loops.Done()
+	for {
+		select {
+		case <-s.store.Fenced():
+			s.mu.RLock()
+			defer s.mu.RUnlock()
+			for _, p := range s.allLocked() {
+				p.close(s.store.Err())
+			}
+			return
+		case p := <-s.checkpoints:
+			if err := p.checkpoint(s.ctx); err != nil && s.ctx.Err() == nil {
+				s.log.Warn("checkpoint", "topic", p.topic, "partition", p.index, "err", err)
+			}
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+// retentionLoop applies retention to one partition after another, until the set closes.
+func (s *Set) retentionLoop() {
+	defer s.loops.Done()
+	if s.cfg.RetentionInterval < 0 {
+		return
+	}
+	ticker := time.NewTicker(s.cfg.RetentionInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-s.ctx.Done():
+			return
+		}
+		s.mu.RLock()
+		all := s.allLocked()
+		s.mu.RUnlock()
+		for _, p := range all {
+			if err := p.retain(s.ctx, time.Now()); err != nil && s.ctx.Err() == nil {
+				s.log.Warn("retention", "topic", p.topic, "partition", p.index, "err", err)
+			}
+		}
+	}
+}
