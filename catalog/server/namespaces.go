@@ -25,6 +25,9 @@ func (s *Server) createNamespace(r *request) (any, error) {
 	if err := r.decode(&body); err != nil {
 		return nil, err
 	}
+	if err := s.checkProperties(r, body.Properties); err != nil {
+		return nil, err
+	}
 	if err := s.catalog.CreateNamespace(r.Context(), body.Namespace, body.Properties); err != nil {
 		return nil, err
 	}
@@ -62,6 +65,9 @@ func (s *Server) updateNamespace(r *request) (any, error) {
 		if _, both := body.Updates[key]; both {
 			return nil, errors.Join(errOverlap, errors.New(key))
 		}
+	}
+	if err := s.checkProperties(r, body.Updates); err != nil {
+		return nil, err
 	}
 	missing, err := s.catalog.SetNamespaceProperties(r.Context(), r.namespace, body.Updates, body.Removals)
 	if err != nil {

@@ -75,6 +75,9 @@ func (s *Server) createTable(r *request) (any, error) {
 		return nil, err
 	}
 	id := append(append(table.Identifier{}, r.namespace...), body.Name)
+	if err := s.checkProperties(r, body.Properties); err != nil {
+		return nil, err
+	}
 	location, err := s.location(r, id, body.Location)
 	if err != nil {
 		return nil, err
@@ -103,8 +106,7 @@ func newMetadata(schema *iceberg.Schema, spec *iceberg.UnboundPartitionSpec, ord
 	return table.NewMetadata(schema, partitions, sorted, location, properties)
 }
 
-// location is where a new table lies. One that the client asks for must be in a store
-// that is open here, and stay below the warehouse or be absolute without detours.
+// location is where a new table lies: below the warehouse, also if the client asks for a place.
 func (s *Server) location(r *request, id table.Identifier, wanted string) (string, error) {
 	if wanted == "" {
 		return s.catalog.NewLocation(r.Context(), id)
@@ -170,12 +172,21 @@ func (s *Server) checkUpdate(r *request, u table.Update) error {
 	if err != nil {
 		return invalid("update %s: %v", u.Action(), err)
 	}
-	for _, location := range []string{wire.Location, wire.Updates["write.metadata.path"]} {
-		if location == "" {
-			continue
-		}
-		if err := s.checkLocation(r, location); err != nil {
+	if wire.Location != "" {
+		if err := s.checkLocation(r, wire.Location); err != nil {
 			return err
+		}
+	}
+	return s.checkProperties(r, wire.Updates)
+}
+
+// checkProperties refuses properties of tables and namespaces that lead elsewhere.
+func (s *Server) checkProperties(r *request, properties map[string]string) error {
+	for _, key := range []string{"location", "write.metadata.path", "write.data.path"} {
+		if location := properties[key]; location != "" {
+			if err := s.checkLocation(r, location); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
