@@ -389,19 +389,19 @@ func (r *reader) readAhead(object ObjectID, entries []indexEntry, window int64) 
 // findTimestamp returns the base offset of the first batch in [start, end) with a timestamp
 // of ts or later. It reads the index of each object on the way and one block.
 func (r *reader) findTimestamp(ctx context.Context, stream StreamID, start, end, ts int64) (int64, bool, error) {
-	for start < end {
-		object, entries, err := r.locate(ctx, stream, start)
+	for next := start; next < end; {
+		object, entries, err := r.locate(ctx, stream, next)
 		if errors.Is(err, objectstore.ErrNotFound) {
 			r.mu.Lock()
 			r.ranges.remove(stream)
 			r.mu.Unlock()
-			object, entries, err = r.locate(ctx, stream, start)
+			object, entries, err = r.locate(ctx, stream, next)
 		}
 		if err != nil {
 			return 0, false, fmt.Errorf("find timestamp in stream %d: %w", stream, err)
 		}
 		for i, e := range entries {
-			start = e.End
+			next = e.End
 			if e.MaxTimestamp < ts {
 				continue
 			}
@@ -410,7 +410,7 @@ func (r *reader) findTimestamp(ctx context.Context, stream StreamID, start, end,
 				return 0, false, fmt.Errorf("find timestamp in stream %d: %w", stream, err)
 			}
 			for _, b := range batches {
-				if b.MaxTimestamp >= ts && b.BaseOffset < end {
+				if b.MaxTimestamp >= ts && b.End() > start && b.BaseOffset < end {
 					return b.BaseOffset, true, nil
 				}
 			}
