@@ -264,7 +264,7 @@ func (d *Dir) publish(temp, path string, publish func(from, to string) error) er
 	}
 }
 
-// ensure makes dir and syncs all that leads to it, once.
+// ensure makes dir, the root or one below it, and syncs all that leads to it, once.
 func (d *Dir) ensure(dir string) error {
 	if d.isSynced(dir) {
 		return nil
@@ -291,7 +291,7 @@ func (d *Dir) ensure(dir string) error {
 	}
 	for at := dir; ; at = d.fs.PathDir(at) {
 		d.synced[at] = struct{}{}
-		if !d.within(d.fs.PathDir(at)) {
+		if at == d.root {
 			return nil
 		}
 	}
@@ -299,7 +299,7 @@ func (d *Dir) ensure(dir string) error {
 
 // within reports whether path is the root or below.
 func (d *Dir) within(path string) bool {
-	return path == d.root || d.root == "/" && path != "/" || strings.HasPrefix(path, d.root+"/")
+	return path == d.root || strings.HasPrefix(path, strings.TrimSuffix(d.root, "/")+"/")
 }
 
 func (d *Dir) isDir(path string) bool {
@@ -314,11 +314,11 @@ func (d *Dir) isSynced(dir string) bool {
 	return ok
 }
 
-// forget drops dir and all below from the directories known to be there.
+// forget drops dir and its parents from the directories known to be there.
 func (d *Dir) forget(dir string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for ; d.within(dir); dir = d.fs.PathDir(dir) {
+	for ; ; dir = d.fs.PathDir(dir) {
 		delete(d.synced, dir)
 		if dir == d.root {
 			return

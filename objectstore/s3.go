@@ -18,6 +18,7 @@ import (
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/aws/smithy-go/logging"
 	"github.com/tabletopic/tabletopic/internal/invariant"
 )
 
@@ -129,6 +130,7 @@ func NewS3(ctx context.Context, cfg S3Config) (*S3, error) {
 		o.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired
 		o.ContinueHeaderThresholdBytes = -1 // a round trip for each PUT otherwise
 		o.DisableLogOutputChecksumValidationSkipped = true
+		o.Logger = logging.Nop{} // it would write to stderr of answers that are tried again
 		if cfg.Endpoint != "" {
 			o.BaseEndpoint = aws.String(cfg.Endpoint)
 		}

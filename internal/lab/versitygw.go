@@ -20,6 +20,19 @@ const (
 // are named, or one of the name "bucket"; they are folders of the test's temporary directory.
 func Versitygw(t testing.TB, buckets ...string) (endpoint, accessKey, secretKey string) {
 	t.Helper()
+	return "http://" + versitygw(t, buckets), AccessKey, SecretKey
+}
+
+// VersitygwTLS is Versitygw over TLS, with the certificate in certFile.
+func VersitygwTLS(t testing.TB, buckets ...string) (endpoint, accessKey, secretKey, certFile string) {
+	t.Helper()
+	certFile, keyFile := Certificate(t)
+	address := versitygw(t, buckets, "--cert", certFile, "--key", keyFile)
+	return "https://" + address, AccessKey, SecretKey, certFile
+}
+
+func versitygw(t testing.TB, buckets []string, flags ...string) (address string) {
+	t.Helper()
 	bin := Path(t, "versitygw", "bin", "versitygw")
 	if len(buckets) == 0 {
 		buckets = []string{"bucket"}
@@ -31,9 +44,10 @@ func Versitygw(t testing.TB, buckets ...string) (endpoint, accessKey, secretKey 
 		}
 	}
 	port := FreePort(t)
-	cmd := exec.Command(bin, "--port", fmt.Sprintf("127.0.0.1:%d", port), "--region", Region,
-		"--keep-alive", "--quiet", "posix", data)
+	address = fmt.Sprintf("127.0.0.1:%d", port)
+	args := append([]string{"--port", address, "--region", Region, "--keep-alive", "--quiet"}, flags...)
+	cmd := exec.Command(bin, append(args, "posix", data)...)
 	cmd.Env = append(os.Environ(), "ROOT_ACCESS_KEY="+AccessKey, "ROOT_SECRET_KEY="+SecretKey)
 	Start(t, cmd, 20*time.Second, func() error { return dial(port) })
-	return fmt.Sprintf("http://127.0.0.1:%d", port), AccessKey, SecretKey
+	return address
 }
