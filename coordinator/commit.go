@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"strconv"
 	"time"
 
 	"github.com/apache/iceberg-go"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/tabletopic/tabletopic/catalog"
 	"github.com/tabletopic/tabletopic/internal/invariant"
+	"github.com/tabletopic/tabletopic/parquetio"
 )
 
 var (
@@ -132,7 +134,7 @@ func (c *Coordinator) change(v view, cm *Commit) (catalog.Commit, error) {
 	s := Summary{Topic: c.topic.ID, Epoch: c.topic.Epoch, Commit: cm.ID, Ranges: cm.Ranges, gaps: cm.gaps(), accepted: v.accepted}
 	out.Summary = s.properties()
 	c.commits++
-	out.Expire = c.commits%expireEvery == 0
+	out.Expire = !c.cfg.KeepAll && c.commits%expireEvery == 0
 	return out, nil
 }
 
@@ -217,16 +219,16 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// tableProperties are set when we make a table.
-func tableProperties(topic, mapping string) iceberg.Properties {
+// properties are set when the table is made.
+func (c *Coordinator) properties() iceberg.Properties {
 	return iceberg.Properties{
 		"format-version":                             "2",
 		"write.parquet.compression-codec":            "zstd",
 		"write.metadata.delete-after-commit.enabled": "true",
 		"write.metadata.previous-versions-max":       "20",
-		"history.expire.max-snapshot-age-ms":         "3600000",
-		"history.expire.min-snapshots-to-keep":       "10",
-		keyTopic:                                     topic,
-		"tabletopic.mapping":                         mapping,
+		"history.expire.max-snapshot-age-ms":         strconv.FormatInt(c.cfg.ExpireAfter.Milliseconds(), 10),
+		"history.expire.min-snapshots-to-keep":       strconv.Itoa(c.cfg.ExpireRetain),
+		keyTopic:                                     c.topic.Name,
+		keyMapping:                                   strconv.Itoa(parquetio.MappingVersion),
 	}
 }

@@ -22,7 +22,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
 	"strings"
 	"time"
 
@@ -54,6 +53,10 @@ type Config struct {
 	Timeout     time.Duration // a round waits no longer than this for answers. 30 s if zero
 	MinBackoff  time.Duration // first pause between attempts at the catalog. 100 ms if zero
 	MaxBackoff  time.Duration // longest. 10 s if zero
+
+	KeepAll      bool          // commits expire no snapshots
+	ExpireAfter  time.Duration // age of snapshots that a new table's commits expire. 1 h if zero
+	ExpireRetain int           // snapshots that stay whatever their age. 1 if zero
 }
 
 func (c *Config) setDefaults() {
@@ -65,6 +68,10 @@ func (c *Config) setDefaults() {
 			*d.v = d.def
 		}
 	}
+	if c.ExpireAfter <= 0 {
+		c.ExpireAfter = time.Hour
+	}
+	c.ExpireRetain = max(c.ExpireRetain, 1)
 	if c.OnRewind == "" {
 		c.OnRewind = RewindPause
 	}
@@ -429,7 +436,7 @@ func (c *Coordinator) create(ctx context.Context, v *parquetio.ValueSchema) (don
 	if err != nil {
 		return false, err
 	}
-	props := tableProperties(c.topic.Name, strconv.Itoa(parquetio.MappingVersion))
+	props := c.properties()
 	props[keyProbe] = probe
 	if _, err = c.catalog.Create(ctx, c.ident, schema, props); err == nil {
 		c.log.Info("table created", "columns", schema.NumFields())

@@ -24,6 +24,7 @@ import (
 //	tabletopic.topic       name of the topic, for the way back from table to topic
 //	tabletopic.state       the last data commit
 //	tabletopic.offsets.N   next offsets of the partitions 128 N to 128 N + 127
+//	tabletopic.mapping     version of the type mapping, see package parquetio
 //	tabletopic.probe       "ok" after the catalog proved that it keeps properties
 //
 // Their values are text of at most 3,500 bytes (a Hive metastore keeps 4,000), fields between
@@ -55,6 +56,7 @@ const (
 	keyState    = "tabletopic.state"
 	keyOffsets  = "tabletopic.offsets."
 	keyProbe    = "tabletopic.probe"
+	keyMapping  = "tabletopic.mapping"
 	keyTopicID  = "tabletopic.topic.id"
 	keyEpoch    = "tabletopic.epoch"
 	keyCommitID = "tabletopic.commit.id"

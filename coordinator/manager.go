@@ -1,0 +1,72 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/apache/iceberg-go/table"
+	"github.com/google/uuid"
+
+	"github.com/tabletopic/tabletopic/catalog"
+	"github.com/tabletopic/tabletopic/coordinator/control"
+	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/partition"
+)
+
+// Catalogs gives the catalog of a name; "" is the built-in one.
+type Catalogs func(name string) (catalog.Catalog, error)
+
+// Manager runs a Coordinator for each topic whose partition 0 this node leads, and the
+// sweep of the control log.
+type Manager struct {
+	keeper *control.Keeper
+	cancel context.CancelFunc
+	owned  sync.WaitGroup
+}
+
+// Open starts the coordinators of a node. The metrics may be nil.
+func Open(set *partition.Set, ctl *control.Topic, catalogs Catalogs, schemas Schemas, locator catalog.Locator, m *Metrics, log *slog.Logger) *Manager {
+	ctx, cancel := context.WithCancel(context.Background())
+	out := &Manager{cancel: cancel}
+	out.keeper = control.Keep(set, log, func(t metadata.Topic, cfg partition.TopicConfig) (control.Task, error) {
+		first, err := set.Partition(t.Name, 0)
+		if errors.Is(err, partition.ErrNotLeader) || errors.Is(err, partition.ErrUnknownTopicOrPartition) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		cat, err := catalogs(cfg.Table.Catalog)
+		if err != nil {
+			return nil, err
+		}
+		c, err := New(Topic{t.ID, t.Name, int32(len(t.Partitions)), first.LeaderEpoch()}, cat, ctl, schemas, ConfigOf(cfg.Table), m, log)
+		if err != nil {
+			return nil, err
+		}
+		return c, nil
+	}, nil)
+	s := &Sweeper{Log: ctl, Locator: locator, Logger: log, Grace: time.Hour, Load: func(ctx context.Context, id uuid.UUID) (*table.Table, error) {
+		return sweepTarget(ctx, set, catalogs, id)
+	}}
+	out.owned.Go(func() { s.Run(ctx, set, 10*time.Minute) })
+	return out
+}
+
+// Close returns when the last coordinator has ended.
+func (m *Manager) Close() {
+	m.cancel()
+	m.keeper.Close()
+	m.owned.Wait()
+}
+
+// ConfigOf returns the settings of a topic's coordinator.
+func ConfigOf(t partition.TableConfig) Config {
+	return Config{
+		Namespace: t.Namespace, Table: t.Name, KafkaColumn: t.KafkaColumn, OnRewind: t.OnRewind, Lag: t.TargetLag,
+		KeepAll: !t.ExpireSnapshots, ExpireAfter: t.ExpireAfter, ExpireRetain: t.ExpireRetain,
+	}
+}

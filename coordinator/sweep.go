@@ -1,0 +1,194 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/apache/iceberg-go/table"
+	"github.com/google/uuid"
+
+	"github.com/tabletopic/tabletopic/catalog"
+	"github.com/tabletopic/tabletopic/coordinator/control"
+	"github.com/tabletopic/tabletopic/internal/invariant"
+	"github.com/tabletopic/tabletopic/partition"
+)
+
+// A Sweeper deletes the data files that no commit adopted, and trims the control log
+// behind itself. It knows the files by the journal, where each was named before it was
+// written, and never lists a table. A file is deleted only if its last entry in the journal
+// is older than the grace (a worker that still holds it enters it again), no commit adopted
+// it, and no snapshot of the table names it.
+type Sweeper struct {
+	Log     SweepLog
+	Locator catalog.Locator
+	// Load returns the table of a topic, nil if there is none any more.
+	Load   func(ctx context.Context, topic uuid.UUID) (*table.Table, error)
+	Grace  time.Duration
+	Logger *slog.Logger
+}
+
+// SweepLog is the control log as a Sweeper needs it; *control.Topic is one.
+type SweepLog interface {
+	Append(ctx context.Context, topic uuid.UUID, events ...control.Event) error
+	Partitions() int
+	Scan(ctx context.Context, partition int32, from int64, fn func(topic uuid.UUID, offset int64, e control.Event) error) (next int64, err error)
+	Trim(ctx context.Context, partition int32, offset int64) error
+}
+
+// Run sweeps the control partitions that this node leads now and then, until ctx ends.
+func (s *Sweeper) Run(ctx context.Context, set *partition.Set, every time.Duration) {
+	for sleep(ctx, every) == nil {
+		for i := range int32(s.Log.Partitions()) {
+			if _, err := set.Partition(control.TopicName, i); err != nil {
+				continue // another node leads it
+			}
+			if err := s.Sweep(ctx, i, time.Now()); err != nil && ctx.Err() == nil {
+				s.Logger.Warn("sweep of unadopted data files: trying again later", "partition", i, "error", err)
+			}
+		}
+	}
+}
+
+// maxSwept bounds the names that one sweep remembers; the next goes on from there.
+const maxSwept = 100_000
+
+// Sweep handles what one control partition says of files until now-Grace.
+func (s *Sweeper) Sweep(ctx context.Context, index int32, now time.Time) error {
+	type entry struct {
+		topic uuid.UUID
+		at    time.Time
+	}
+	names := map[string]entry{} // by location, the last entry
+	end := int64(-1)            // the first offset that is kept
+	_, err := s.Log.Scan(ctx, index, 0, func(topic uuid.UUID, offset int64, e control.Event) error {
+		switch e := e.(type) {
+		case control.Journal:
+			young := now.Sub(e.At) < s.Grace
+			if end < 0 && (young || len(names) >= maxSwept) {
+				end = offset
+			}
+			for _, n := range e.Names {
+				if _, known := names[n]; known || end < 0 {
+					names[n] = entry{topic, e.At}
+				}
+			}
+		case control.Committed:
+			for _, n := range e.Names {
+				delete(names, n)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	topics := map[uuid.UUID][]string{}
+	for n, e := range names {
+		if now.Sub(e.at) >= s.Grace || invariant.Off("sweep-grace") {
+			topics[e.topic] = append(topics[e.topic], n)
+		}
+	}
+	for _, topic := range slices.SortedFunc(maps.Keys(topics), func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) }) {
+		if err := s.files(ctx, topic, topics[topic]); err != nil {
+			return err
+		}
+	}
+	if end > 0 {
+		return s.Log.Trim(ctx, index, end)
+	}
+	return nil
+}
+
+// files deletes those of names that no snapshot of the topic's table has.
+func (s *Sweeper) files(ctx context.Context, topic uuid.UUID, names []string) error {
+	t, err := s.Load(ctx, topic)
+	if errors.Is(err, errNoTopic) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("table of topic %s: %w", topic, err)
+	}
+	dead := map[string]bool{}
+	for _, n := range names {
+		dead[n] = true
+	}
+	if t != nil && !invariant.Off("sweep-asks-table") {
+		if err := s.spare(ctx, t, dead); err != nil {
+			return err
+		}
+	}
+	for _, n := range slices.Sorted(maps.Keys(dead)) {
+		bucket, key, err := s.Locator.Resolve(ctx, n)
+		if err != nil {
+			return err
+		}
+		if err := bucket.Delete(ctx, key); err != nil {
+			return fmt.Errorf("delete %s: %w", n, err)
+		}
+		s.Logger.Info("deleted a data file that no commit adopted", "topic_id", topic, "file", n)
+	}
+	return nil
+}
+
+// spare takes from dead what a snapshot names.
+func (s *Sweeper) spare(ctx context.Context, t *table.Table, dead map[string]bool) error {
+	fs := catalog.NewIO(ctx, s.Locator)
+	seen := map[string]bool{}
+	for _, snapshot := range t.Metadata().Snapshots() {
+		manifests, err := snapshot.Manifests(fs)
+		if err != nil {
+			return fmt.Errorf("manifests of snapshot %d: %w", snapshot.SnapshotID, err)
+		}
+		for _, m := range manifests {
+			if seen[m.FilePath()] {
+				continue
+			}
+			seen[m.FilePath()] = true
+			entries, err := m.FetchEntries(fs, false)
+			if err != nil {
+				return fmt.Errorf("manifest %s: %w", m.FilePath(), err)
+			}
+			for _, e := range entries {
+				delete(dead, e.DataFile().FilePath())
+			}
+		}
+		if len(dead) == 0 {
+			return nil
+		}
+	}
+	return nil
+}
+
+// sweepTarget finds the table of a topic. A topic that is gone keeps its table and its
+// files: without its settings nobody knows which table that was.
+func sweepTarget(ctx context.Context, set *partition.Set, catalogs Catalogs, id uuid.UUID) (*table.Table, error) {
+	t, ok := set.TopicByID(id)
+	if !ok {
+		return nil, errNoTopic
+	}
+	cfg, err := partition.ParseTopicConfig(t.Config)
+	if err != nil {
+		return nil, err
+	}
+	cat, err := catalogs(cfg.Table.Catalog)
+	if err != nil {
+		return nil, err
+	}
+	ident, err := Identifier(cfg.Table.Namespace, cfg.Table.Name, t.Name)
+	if err != nil {
+		return nil, err
+	}
+	loaded, err := cat.Load(ctx, ident)
+	if errors.Is(err, catalog.ErrNoTable) {
+		return nil, nil
+	}
+	return loaded, err
+}
+
+// errNoTopic says that the topic of a journalled file is gone: the file is left alone.
+var errNoTopic = errors.New("topic is gone")

@@ -1,0 +1,172 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/google/uuid"
+
+	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/record"
+)
+
+// The headers that a dead letter has besides those of its source ([partition.HeaderSourceTopicID],
+// …Partition, …Offset) and its own. Numbers are decimal.
+const (
+	HeaderCause     = "tabletopic.cause"            // one of the Cause constants
+	HeaderDetail    = "tabletopic.cause.detail"     // text
+	HeaderTopic     = "tabletopic.source.topic"     // name
+	HeaderTimestamp = "tabletopic.source.timestamp" // milliseconds since 1970
+	HeaderSchemaID  = "tabletopic.schema.id"        // only if the payload names one
+)
+
+// DeadLetterTopic appends dead letters to a topic, made when the first comes, with as many
+// partitions as the source has.
+type DeadLetterTopic struct {
+	set    *partition.Set
+	source metadata.Topic
+	name   string
+}
+
+// NewDeadLetterTopic returns the dead letters of source in the topic of that name,
+// "<source>.dlq" if it is empty.
+func NewDeadLetterTopic(set *partition.Set, source metadata.Topic, name string) *DeadLetterTopic {
+	if name == "" {
+		name = source.Name + ".dlq"
+	}
+	return &DeadLetterTopic{set, source, name}
+}
+
+// Append implements DeadLetters.
+func (d *DeadLetterTopic) Append(ctx context.Context, index int32, letters []Letter) error {
+	if len(letters) == 0 {
+		return nil
+	}
+	p, err := d.partition(ctx, index)
+	if err != nil {
+		return fmt.Errorf("dead letter topic %s: %w", d.name, err)
+	}
+	out := make([]partition.DeadLetter, len(letters))
+	for i, l := range letters {
+		headers := []record.Header{
+			{Key: HeaderCause, Value: []byte(l.Cause)},
+			{Key: HeaderDetail, Value: []byte(l.Detail)},
+			{Key: HeaderTopic, Value: []byte(d.source.Name)},
+			{Key: HeaderTimestamp, Value: strconv.AppendInt(nil, l.Record.Timestamp, 10)},
+		}
+		if l.SchemaID != 0 {
+			headers = append(headers, record.Header{Key: HeaderSchemaID, Value: strconv.AppendInt(nil, int64(l.SchemaID), 10)})
+		}
+		out[i] = partition.DeadLetter{SourceOffset: l.Record.Offset,
+			Record: record.Record{Key: l.Record.Key, Value: l.Record.Value, Headers: append(headers, l.Record.Headers...)}}
+	}
+	return p.AppendDeadLetters(ctx, d.source.ID, index, out)
+}
+
+// partition returns the partition of that index, and makes what is missing.
+func (d *DeadLetterTopic) partition(ctx context.Context, index int32) (*partition.Partition, error) {
+	for range 3 {
+		p, err := d.set.Partition(d.name, index)
+		if !errors.Is(err, partition.ErrUnknownTopicOrPartition) {
+			return p, err
+		}
+		if _, ok := d.set.Topic(d.name); ok {
+			_, err = d.set.CreatePartitions(ctx, d.name, max(len(d.source.Partitions), int(index)+1))
+		} else {
+			// A letter is as large as its record was, and a little more.
+			_, err = d.set.CreateTopic(ctx, metadata.NewTopic{Name: d.name, Partitions: len(d.source.Partitions),
+				Config: map[string]string{"max.message.bytes": strconv.Itoa(100 << 20)}})
+		}
+		if err != nil && !errors.Is(err, metadata.ErrTopicExists) {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("partition %d: %w", index, partition.ErrUnknownTopicOrPartition)
+}
+
+// lettersSequence marks the batches of partition.AppendDeadLetters; those of clients that
+// have it are refused.
+const lettersSequence = -2
+
+// Since implements DeadLetters. The letters of a source ascend, so it reads the topic
+// backwards until one is below from.
+func (d *DeadLetterTopic) Since(ctx context.Context, index int32, from int64) (map[int64]bool, error) {
+	found := map[int64]bool{}
+	p, err := d.set.Partition(d.name, index)
+	if errors.Is(err, partition.ErrUnknownTopicOrPartition) {
+		return found, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("dead letter topic %s: %w", d.name, err)
+	}
+	const stretch = 10_000 // offsets
+	bounds := p.Offsets()
+	for end := bounds.HighWatermark; end > bounds.LogStart; {
+		begin := max(bounds.LogStart, end-stretch)
+		below, err := d.scan(ctx, p, index, begin, end, from, found)
+		if err != nil {
+			return nil, fmt.Errorf("dead letter topic %s: %w", d.name, err)
+		}
+		if below {
+			break
+		}
+		end = begin
+	}
+	return found, nil
+}
+
+// scan notes the letters of the source in [begin, end) of p, and reports whether one was below from.
+func (d *DeadLetterTopic) scan(ctx context.Context, p *partition.Partition, index int32, begin, end, from int64, found map[int64]bool) (below bool, err error) {
+	var reader record.Reader
+	var rec record.Record
+	for begin < end {
+		res, err := p.Read(ctx, begin, 1<<20, partition.ReadUncommitted)
+		if err != nil {
+			return false, err
+		}
+		if len(res.Batches) == 0 {
+			return below, nil
+		}
+		for _, b := range res.Batches {
+			begin = max(begin, b.NextOffset())
+			if b.ProducerID() >= 0 || b.BaseSequence() != lettersSequence {
+				continue // a client's own records
+			}
+			if err := reader.Reset(b); err != nil {
+				return false, err
+			}
+			for {
+				ok, err := reader.Next(&rec)
+				if err != nil {
+					return false, err
+				}
+				if !ok {
+					break
+				}
+				if offset, ok := d.letterOf(&rec, index); ok && offset >= from {
+					found[offset] = true
+				} else if ok {
+					below = true
+				}
+			}
+		}
+	}
+	return below, nil
+}
+
+// letterOf returns the source offset of a record that is a dead letter of our partition.
+func (d *DeadLetterTopic) letterOf(r *record.Record, index int32) (int64, bool) {
+	if len(r.Headers) < 3 || r.Headers[0].Key != partition.HeaderSourceTopicID || r.Headers[1].Key != partition.HeaderSourcePartition ||
+		r.Headers[2].Key != partition.HeaderSourceOffset {
+		return 0, false
+	}
+	id, err := uuid.ParseBytes(r.Headers[0].Value)
+	if err != nil || id != d.source.ID || string(r.Headers[1].Value) != itoa(index) {
+		return 0, false
+	}
+	offset, err := strconv.ParseInt(string(r.Headers[2].Value), 10, 64)
+	return offset, err == nil
+}

@@ -1,0 +1,69 @@
+package worker
+
+import (
+	"errors"
+	"log/slog"
+	"sync"
+
+	"github.com/google/uuid"
+
+	"github.com/tabletopic/tabletopic/catalog"
+	"github.com/tabletopic/tabletopic/coordinator/control"
+	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/partition"
+)
+
+// Manager runs a Worker for each topic with a table, on the partitions that this node leads.
+type Manager struct {
+	keeper *control.Keeper
+
+	mu      sync.Mutex
+	workers map[uuid.UUID]*Worker // guarded by mu; the last of each topic
+}
+
+// Open starts the workers of a node.
+func Open(set *partition.Set, ctl control.Log, schemas Schemas, locator catalog.Locator, shared *Shared, log *slog.Logger) *Manager {
+	m := &Manager{workers: map[uuid.UUID]*Worker{}}
+	m.keeper = control.Keep(set, log, func(t metadata.Topic, cfg partition.TopicConfig) (control.Task, error) {
+		sources := map[int32]Source{}
+		for i := range int32(len(t.Partitions)) {
+			p, err := set.Partition(t.Name, i)
+			if errors.Is(err, partition.ErrNotLeader) || errors.Is(err, partition.ErrUnknownTopicOrPartition) {
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			sources[i] = Partition{p}
+		}
+		if len(sources) == 0 {
+			return nil, nil
+		}
+		dead := NewDeadLetterTopic(set, t, cfg.Table.DLQ)
+		w := New(Topic{t.ID, t.Name}, sources, ctl, schemas, dead, locator, shared, Config{TargetFileBytes: cfg.Table.TargetFileBytes}, log)
+		m.mu.Lock()
+		m.workers[t.ID] = w
+		m.mu.Unlock()
+		return w, nil
+	}, func(t metadata.Topic) {
+		m.mu.Lock()
+		delete(m.workers, t.ID)
+		m.mu.Unlock()
+		for i := range int32(len(t.Partitions)) {
+			if p, err := set.Partition(t.Name, i); err == nil {
+				p.Release()
+			}
+		}
+	})
+	return m
+}
+
+// Close returns when the last worker has ended.
+func (m *Manager) Close() { m.keeper.Close() }
+
+// Worker returns the worker of a topic, nil if it has none here.
+func (m *Manager) Worker(topic uuid.UUID) *Worker {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.workers[topic]
+}

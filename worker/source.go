@@ -1,0 +1,98 @@
+package worker
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/record"
+)
+
+// Partition makes a Source of a partition: its committed records, without those of aborted
+// transactions and without control batches.
+type Partition struct {
+	P *partition.Partition
+}
+
+// Read implements Source.
+func (s Partition) Read(ctx context.Context, from int64, maxBytes int) ([]record.Batch, int64, error) {
+	res, err := s.P.Read(ctx, from, maxBytes, partition.ReadCommitted)
+	if errors.Is(err, partition.ErrOffsetOutOfRange) && from < s.P.Offsets().LogStart {
+		return nil, from, fmt.Errorf("%w: %d of %s", ErrBelowStart, from, s.P)
+	}
+	if err != nil {
+		return nil, from, err
+	}
+	next := from
+	out := res.Batches[:0:0]
+	aborted := abortedFilter{pending: res.Aborted}
+	for _, b := range res.Batches {
+		next = b.NextOffset()
+		drop, err := aborted.drop(b)
+		if err != nil {
+			return nil, from, err
+		}
+		if !drop {
+			out = append(out, b)
+		}
+	}
+	return out, next, nil
+}
+
+// Bounds implements Source.
+func (s Partition) Bounds() (start, end int64) {
+	o := s.P.Offsets()
+	return o.LogStart, o.LastStable
+}
+
+// Notify implements Source.
+func (s Partition) Notify(ch chan<- struct{}) (stop func()) { return s.P.Notify(ch) }
+
+// Hold implements Source.
+func (s Partition) Hold(offset int64) { s.P.Hold(offset) }
+
+// abortedFilter drops what a read-committed reader must not see, as KIP-98 describes it: a
+// transaction is open from its first offset to its producer's next marker.
+type abortedFilter struct {
+	pending []partition.AbortedTransaction // by first offset
+	open    map[int64]bool                 // by producer id
+}
+
+// drop reports whether b holds nothing for the table. Batches come by offset.
+func (f *abortedFilter) drop(b record.Batch) (bool, error) {
+	for len(f.pending) > 0 && f.pending[0].FirstOffset <= b.LastOffset() {
+		if f.open == nil {
+			f.open = map[int64]bool{}
+		}
+		f.open[f.pending[0].ProducerID] = true
+		f.pending = f.pending[1:]
+	}
+	if b.IsControl() {
+		if len(f.open) == 0 {
+			return true, nil
+		}
+		abort, err := abortMarker(b)
+		if abort {
+			delete(f.open, b.ProducerID())
+		}
+		return true, err
+	}
+	return b.IsTransactional() && f.open[b.ProducerID()], nil
+}
+
+// abortMarker reports whether a control batch ends a transaction as aborted: the key of its
+// record is a version and a type, 0 for abort.
+func abortMarker(b record.Batch) (bool, error) {
+	var r record.Reader
+	if err := r.Reset(b); err != nil {
+		return false, fmt.Errorf("marker at offset %d: %w", b.BaseOffset(), err)
+	}
+	var rec record.Record
+	ok, err := r.Next(&rec)
+	if err != nil || !ok {
+		return false, err
+	}
+	return len(rec.Key) >= 4 && binary.BigEndian.Uint16(rec.Key[2:]) == 0, nil
+}
