@@ -75,7 +75,7 @@ func handleFetch(ctx context.Context, b *Broker, r *request) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &answer{bufs: f.encode(), release: func() { b.fetMemory.Release(reserved) }}, nil
+	return &answer{bufs: f.encode(), release: func() { b.ansMemory.Release(reserved) }}, nil
 }
 
 func newFetch(b *Broker, r *request, req *kmsg.FetchRequest) *fetch {
@@ -145,7 +145,7 @@ func readError(err error) error {
 }
 
 // poll reads until there are minBytes or wait is over, and returns how much of
-// Broker.fetMemory the results hold.
+// Broker.ansMemory the results hold.
 func (f *fetch) poll(ctx context.Context, wait time.Duration) (reserved int64, err error) {
 	last := wait == 0 || f.minBytes <= 0 || f.failed
 	reserved, enough, err := f.read(ctx)
@@ -162,7 +162,7 @@ func (f *fetch) poll(ctx context.Context, wait time.Duration) (reserved int64, e
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for {
-		f.b.fetMemory.Release(reserved)
+		f.b.ansMemory.Release(reserved)
 		if reserved, enough, err = f.read(ctx); err != nil || last || enough {
 			return reserved, err
 		}
@@ -182,8 +182,8 @@ func (f *fetch) poll(ctx context.Context, wait time.Duration) (reserved int64, e
 func (f *fetch) read(ctx context.Context) (reserved int64, enough bool, err error) {
 	want := f.want()
 	if want > 0 {
-		want = min(want, int64(max(f.maxBytes, 1)), f.b.cfg.MaxFetchMemory)
-		if err := f.b.fetMemory.Acquire(ctx, want); err != nil {
+		want = min(want, int64(max(f.maxBytes, 1)), f.b.cfg.MaxAnswerMemory)
+		if err := f.b.ansMemory.Acquire(ctx, want); err != nil {
 			want = 0 // nothing is read; the answer has the offsets
 		}
 	}
@@ -210,7 +210,7 @@ func (f *fetch) read(ctx context.Context) (reserved int64, enough bool, err erro
 		}
 	}
 	if kept := min(want, int64(total)); kept < want {
-		f.b.fetMemory.Release(want - kept)
+		f.b.ansMemory.Release(want - kept)
 		want = kept
 	}
 	f.b.m.fetched.Add(float64(total))

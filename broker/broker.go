@@ -13,9 +13,9 @@
 // # Limits
 //
 // Whatever clients send, memory stays within [Config]: bytes of requests are reserved
-// before they are read and until they are answered, decoding a request reserves what
-// its arrays may unfold to, and the bytes of fetch answers are reserved before they are
-// read from a partition and until they are written. What breaks the protocol closes its
+// before they are read and until they are handled, decoding a request reserves what its
+// arrays may unfold to, and answers are reserved, those of fetches before the read, until
+// they are written. What breaks the protocol closes its
 // connection with one log line that names the peer and the reason. A panic in a handler
 // is answered with UNKNOWN_SERVER_ERROR and logged with its stack.
 package broker
@@ -53,7 +53,8 @@ type Config struct {
 	// MaxRequestBytes bounds one request. 100 MiB if zero.
 	MaxRequestBytes int
 	// MaxRequestMemory bounds the bytes of all requests that are read and not yet
-	// answered; a connection waits for its share. 256 MiB if zero, at least MaxRequestBytes.
+	// handled; a connection waits for its share. What a Produce has appended is bounded
+	// by the stream store from then on. 256 MiB if zero, at least MaxRequestBytes.
 	MaxRequestMemory int64
 	// MaxInFlight bounds the requests of one connection that are handled and not yet
 	// answered. 128 if zero.
@@ -61,8 +62,9 @@ type Config struct {
 	// MaxFetchBytes bounds the records in one fetch answer, but for a single batch that
 	// is larger. 55 MiB if zero.
 	MaxFetchBytes int
-	// MaxFetchMemory bounds the records in all fetch answers that are not yet written. 256 MiB if zero.
-	MaxFetchMemory int64
+	// MaxAnswerMemory bounds all answers that are not yet written; a request waits for
+	// its share. 256 MiB if zero.
+	MaxAnswerMemory int64
 
 	// IdleTimeout closes a connection without request. 10 min if zero.
 	IdleTimeout time.Duration
@@ -88,7 +90,7 @@ func (c *Config) setDefaults() {
 	def(&c.MaxRequestMemory, max(256<<20, int64(c.MaxRequestBytes)))
 	def(&c.MaxInFlight, 128)
 	def(&c.MaxFetchBytes, 55<<20)
-	def(&c.MaxFetchMemory, 256<<20)
+	def(&c.MaxAnswerMemory, 256<<20)
 	def(&c.IdleTimeout, 10*time.Minute)
 	def(&c.StallTimeout, 30*time.Second)
 	def(&c.DefaultPartitions, 1)
@@ -114,7 +116,7 @@ func (c *Config) validate() error {
 	}
 	for name, v := range map[string]int64{
 		"MaxConnections": int64(c.MaxConnections), "MaxRequestBytes": int64(c.MaxRequestBytes), "MaxInFlight": int64(c.MaxInFlight),
-		"MaxFetchBytes": int64(c.MaxFetchBytes), "MaxFetchMemory": c.MaxFetchMemory, "MaxPartitions": int64(c.MaxPartitions),
+		"MaxFetchBytes": int64(c.MaxFetchBytes), "MaxAnswerMemory": c.MaxAnswerMemory, "MaxPartitions": int64(c.MaxPartitions),
 		"IdleTimeout": int64(c.IdleTimeout), "StallTimeout": int64(c.StallTimeout),
 	} {
 		if v < 0 {
@@ -140,7 +142,7 @@ type Broker struct {
 	ids        producerIDs
 	reqMemory  *semaphore.Weighted // MaxRequestMemory
 	decMemory  *semaphore.Weighted // decodeMemory
-	fetMemory  *semaphore.Weighted // MaxFetchMemory
+	ansMemory  *semaphore.Weighted // MaxAnswerMemory
 	ctx        context.Context     // ends when Close gives up waiting
 	cancel     context.CancelFunc
 	stopping   atomic.Bool
@@ -168,7 +170,7 @@ func Open(cfg Config, set *partition.Set, meta *metadata.Store, node streamstore
 		listener:  l,
 		reqMemory: semaphore.NewWeighted(cfg.MaxRequestMemory),
 		decMemory: semaphore.NewWeighted(decodeMemory),
-		fetMemory: semaphore.NewWeighted(cfg.MaxFetchMemory),
+		ansMemory: semaphore.NewWeighted(cfg.MaxAnswerMemory),
 		conns:     make(map[*conn]struct{}),
 	}
 	b.m = newMetrics(reg, b.apis)

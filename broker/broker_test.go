@@ -114,7 +114,7 @@ func (b *testBroker) dial(t testing.TB) *wire {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.SetDeadline(time.Now().Add(10 * time.Second))
+	c.SetDeadline(deadline())
 	t.Cleanup(func() { c.Close() })
 	return &wire{c, t}
 }
@@ -596,3 +596,5 @@ func TestCloseAnswersWhatWasRead(t *testing.T) {
 		t.Fatal("still listening")
 	}
 }
+
+func deadline() time.Time { return time.Now().Add(10 * time.Second) }

@@ -22,6 +22,8 @@ const (
 	frameStageFactor = 16
 	// A peer that sends or takes less than this per second is stalled.
 	minBytesPerSecond = 32 << 10
+	// Answers below this are not counted in Broker.ansMemory.
+	smallAnswer = 4 << 10
 )
 
 // conn is one connection.
@@ -206,9 +208,9 @@ func (c *conn) handle() {
 	defer close(c.answers)
 	defer close(c.handled)
 	for f := range c.frames {
-		a, err := c.handleFrame(f)
+		a, err := c.handleFrame(f.data)
+		c.b.reqMemory.Release(f.reserved)
 		if err != nil {
-			c.b.reqMemory.Release(f.reserved)
 			c.closing(err)
 			return
 		}
@@ -216,18 +218,39 @@ func (c *conn) handle() {
 	}
 }
 
-func (c *conn) handleFrame(f frame) (*answer, error) {
-	r, err := parseRequest(c.b.apis, f.data)
+func (c *conn) handleFrame(data []byte) (*answer, error) {
+	r, err := parseRequest(c.b.apis, data)
 	if err != nil {
 		return nil, err
 	}
-	r.conn, r.reserved, r.start = c, f.reserved, time.Now()
+	r.conn, r.start = c, time.Now()
 	a, err := c.dispatch(r)
+	if err == nil {
+		a.req, r.body = r, nil // what waits for its turn does not hold the frame
+		err = c.reserveAnswer(a)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s v%d: %w", r.api.name(), r.version, err)
 	}
-	a.req = r
 	return a, nil
+}
+
+// reserveAnswer accounts for an answer that may wait for long behind a peer that does not
+// read. Small ones are bounded by their number, fetches have reserved before they read.
+func (c *conn) reserveAnswer(a *answer) error {
+	size := int64(0)
+	for _, b := range a.bufs {
+		size += int64(len(b))
+	}
+	if a.release != nil || size < smallAnswer {
+		return nil
+	}
+	size = min(size, c.b.cfg.MaxAnswerMemory)
+	if err := c.b.ansMemory.Acquire(c.b.ctx, size); err != nil {
+		return err
+	}
+	a.release = func() { c.b.ansMemory.Release(size) }
+	return nil
 }
 
 // dispatch calls the handler of the request and turns its panic into an answer.
@@ -263,7 +286,6 @@ func (c *conn) write() {
 		if a.release != nil {
 			a.release()
 		}
-		c.b.reqMemory.Release(a.req.reserved)
 		c.pending.Add(-1)
 		c.b.m.observe(a.req)
 		if err != nil && !broken {

@@ -166,10 +166,10 @@ func assertIdle(t *testing.T, b *testBroker) {
 			return false
 		}
 		b.reqMemory.Release(b.cfg.MaxRequestMemory)
-		if !b.fetMemory.TryAcquire(b.cfg.MaxFetchMemory) {
+		if !b.ansMemory.TryAcquire(b.cfg.MaxAnswerMemory) {
 			return false
 		}
-		b.fetMemory.Release(b.cfg.MaxFetchMemory)
+		b.ansMemory.Release(b.cfg.MaxAnswerMemory)
 		if !b.decMemory.TryAcquire(decodeMemory) {
 			return false
 		}

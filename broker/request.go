@@ -23,7 +23,6 @@ type request struct {
 	body     []byte
 	conn     *conn
 	start    time.Time
-	reserved int64 // of Broker.reqMemory, until the answer is written
 	decoding int64 // of Broker.decMemory, until the handler has returned
 }
 
@@ -116,19 +115,10 @@ func (r *request) decode(ctx context.Context, m kmsg.Request) error {
 		r.decoding = weight
 	}
 	m.SetVersion(r.version)
-	if err := readFrom(m, r.body); err != nil {
+	if err := m.ReadFrom(r.body); err != nil {
 		return fmt.Errorf("a body of %d bytes is truncated or has impossible lengths: %w", len(r.body), err)
 	}
 	return nil
-}
-
-// readFrom decodes strings without copying for Produce alone, whose decoded form does
-// not outlive its frame.
-func readFrom(m kmsg.Request, b []byte) error {
-	if p, ok := m.(*kmsg.ProduceRequest); ok {
-		return p.UnsafeReadFrom(b)
-	}
-	return m.ReadFrom(b)
 }
 
 // doneDecoding gives back the memory for the decoded body. A handler that waits for
