@@ -14,6 +14,7 @@ const (
 	maxSchemaNesting = 512     // brackets in the JSON text
 	maxColumnDepth   = 64      // columns inside columns
 	maxColumns       = 10_000  // of one table, inner ones counted
+	maxFixedBytes    = 1 << 20 // of a value of type fixed, which a null takes as well
 )
 
 type wireKind uint8

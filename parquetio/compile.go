@@ -220,7 +220,9 @@ func (c *compiler) items(at int, n *node, col int) {
 	if n.kind == wireMap {
 		in.minSize++
 	}
-	in.cells = c.cols[col].end - col
+	for i := col; i < c.cols[col].end; i++ {
+		in.cells += 1 + c.cols[i].width/8
+	}
 }
 
 func primitiveOp(n *node, t iceberg.Type) opcode {

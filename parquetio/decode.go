@@ -245,6 +245,9 @@ func (b *Builder) run(program []instruction, pc, end int, p []byte, i int) int {
 				return b.failed(in.col, at, "enum index is out of range")
 			}
 			symbol := in.node.symbols[v]
+			if b.room -= len(symbol) / 8; b.room < 0 {
+				return b.failed(in.col, at, reasonMany)
+			}
 			if len(c.data)+len(symbol) > b.limit {
 				return b.fail(ErrFull)
 			}

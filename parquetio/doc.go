@@ -41,7 +41,7 @@
 //	local-timestamp-*                timestamp, likewise
 //	decimal(p ≤ 38, s)               decimal(p, s)
 //	uuid (string, fixed(16))         uuid
-//	duration, and any other name     the base type
+//	duration, and any other name     the base type: fixed[12] for duration
 //
 // A logical type is also taken from the field (as a sibling of "type"), and from the
 // "connect.name" of type or field: io.debezium.time.{Date, Time, MicroTime, NanoTime} are

@@ -10,8 +10,12 @@ import (
 	"unicode/utf8"
 )
 
-// maxJSONDepth bounds the nesting of one value that is kept as JSON.
-const maxJSONDepth = 256
+// Bounds on one value that is kept as JSON: names of fields can make it far longer than
+// the data.
+const (
+	maxJSONDepth = 256
+	maxJSONBytes = 64 << 20
+)
 
 // json appends the value at i to column c as JSON text; the null branch of a union of
 // several types is NULL.
@@ -25,7 +29,7 @@ func (b *Builder) json(in *instruction, c *column, p []byte, i int) int {
 			}
 		}
 	}
-	w := jsonWriter{b: b, col: in.col, dst: c.data}
+	w := jsonWriter{b: b, col: in.col, dst: c.data, start: len(c.data)}
 	i = w.value(in.node, p, i, 0)
 	if i < 0 {
 		return -1
@@ -42,9 +46,10 @@ func (b *Builder) json(in *instruction, c *column, p []byte, i int) int {
 // jsonWriter appends JSON text to the data of a column. What it leaves behind after an
 // error is cut off with the row.
 type jsonWriter struct {
-	b   *Builder
-	col int
-	dst []byte
+	b     *Builder
+	col   int
+	dst   []byte
+	start int // of the value in dst
 }
 
 func (w *jsonWriter) failed(at int, reason string) int { return w.b.failed(w.col, at, reason) }
@@ -53,8 +58,8 @@ func (w *jsonWriter) value(n *node, p []byte, i, depth int) int {
 	if depth > maxJSONDepth {
 		return w.failed(i, reasonDeep)
 	}
-	if len(w.dst) > w.b.limit {
-		return w.b.fail(ErrFull)
+	if len(w.dst)-w.start > maxJSONBytes {
+		return w.failed(i, "value is longer than 64 MiB as JSON")
 	}
 	switch n.kind {
 	case wireNull:

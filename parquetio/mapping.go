@@ -80,6 +80,9 @@ func (m *mapper) typeOf(n *node, path string) (t iceberg.Type, required bool, er
 		return nil, false, fmt.Errorf("field %s: columns nested deeper than %d", path, maxColumnDepth)
 	}
 	defer func() { m.depth-- }()
+	if n.size > maxFixedBytes {
+		return nil, false, fmt.Errorf("field %s: fixed of %d bytes, at most %d are supported: use bytes", path, n.size, maxFixedBytes)
+	}
 	switch n.kind {
 	case wireNull:
 		return nil, false, nil
