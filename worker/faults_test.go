@@ -1,0 +1,522 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/apache/iceberg-go/table"
+	"github.com/google/uuid"
+
+	"github.com/tabletopic/tabletopic/catalog"
+	"github.com/tabletopic/tabletopic/coordinator"
+	"github.com/tabletopic/tabletopic/coordinator/control"
+	"github.com/tabletopic/tabletopic/objectstore"
+	"github.com/tabletopic/tabletopic/record"
+)
+
+// Whatever a commit's answer is, each record is in the table once (A2, A4, A6, A16).
+func TestEachRecordOnceWhateverTheCatalogAnswers(t *testing.T) {
+	p := newPath(t, 2)
+	r := rand.New(rand.NewPCG(7, 0))
+	p.catalog.fault = func(int) fault { return fault(r.IntN(4)) }
+	p.start()
+	for range 8 {
+		p.produce(20)
+		p.committed()
+	}
+	p.exact(320, 0)
+}
+
+// A process that dies at any moment of a commit loses nothing and doubles nothing (A2, A5).
+func TestCrashAtAnyMomentOfACommit(t *testing.T) {
+	p := newPath(t, 2)
+	for round := range 12 {
+		var armed atomic.Bool
+		reached := make(chan struct{}, 1)
+		p.catalog.mu.Lock()
+		p.catalog.fault = func(int) fault {
+			if armed.CompareAndSwap(false, true) {
+				reached <- struct{}{}
+				return []fault{faultApplied, faultLost, faultNone}[round%3]
+			}
+			return faultNone
+		}
+		p.catalog.mu.Unlock()
+		p.start()
+		p.produce(10)
+		<-reached
+		p.crash()
+		// What an outside compaction leaves is a snapshot on top of ours.
+		if round%2 == 1 {
+			p.foreignCommit()
+		}
+	}
+	p.start()
+	p.committed()
+	p.exact(240, 0)
+}
+
+// foreignCommit adds a snapshot of another writer.
+func (p *path) foreignCommit() {
+	p.t.Helper()
+	tab, err := p.load()
+	if errors.Is(err, catalog.ErrNoTable) {
+		return
+	}
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if _, err := p.catalog.Catalog.Commit(context.Background(), tab, catalog.Commit{Snapshot: true}); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// Another writer that commits all the time delays our commits and does not stop them (A16).
+func TestForeignCommitsDoNotStopOurs(t *testing.T) {
+	p := newPath(t, 1)
+	p.catalog.fault = func(n int) fault {
+		if n%4 != 3 {
+			p.foreignCommit()
+		}
+		return faultNone
+	}
+	p.start()
+	for range 5 {
+		p.produce(5)
+		p.committed()
+	}
+	p.exact(25, 0)
+}
+
+// A coordinator that was replaced is stopped by the table, whatever it still believes (A1, A3).
+func TestZombieCoordinatorIsFenced(t *testing.T) {
+	p := newPath(t, 1)
+	p.start()
+	p.produce(5)
+	p.committed()
+
+	// The zombie is held in its catalog call while the next epoch commits.
+	hold := &heldCatalog{Catalog: p.catalog.Catalog, at: make(chan struct{}), release: make(chan struct{})}
+	p.crash()
+	zombie := p.coordinator(p.epoch+1, hold)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	ended := make(chan error, 1)
+	worker := New(Topic{p.topic, p.name}, map[int32]Source{0: p.logs[0]}, p.control, control.NewSchemas(p.call), p.letters, p.locator,
+		NewShared(0, 0, nil), p.worker, testLog(t))
+	workerEnded := make(chan struct{})
+	workerCtx, stopWorker := context.WithCancel(ctx)
+	go func() { defer close(workerEnded); _ = worker.Run(workerCtx) }()
+	go func() { ended <- zombie.Run(ctx) }()
+	p.produce(5)
+	<-hold.at
+	stopWorker()
+	<-workerEnded
+
+	p.epoch++
+	p.start()
+	p.produce(5)
+	p.committed()
+	p.crash()
+	close(hold.release)
+	if err := <-ended; !errors.Is(err, coordinator.ErrFenced) {
+		t.Fatalf("zombie ended with %v, want ErrFenced", err)
+	}
+	p.exact(15, 0)
+}
+
+// heldCatalog holds data commits until release.
+type heldCatalog struct {
+	catalog.Catalog
+	once        atomic.Bool
+	at, release chan struct{}
+}
+
+func (c *heldCatalog) Commit(ctx context.Context, base *table.Table, change catalog.Commit) (*table.Table, error) {
+	if change.Snapshot {
+		if c.once.CompareAndSwap(false, true) {
+			close(c.at)
+		}
+		<-c.release
+	}
+	return c.Catalog.Commit(ctx, base, change)
+}
+
+// A first coordinator whose call hangs cannot double what a second one of the same epoch
+// has committed: its commit continues a table that is no more.
+func TestCommitContinuesTheTable(t *testing.T) {
+	p := newPath(t, 1)
+	p.start()
+	p.produce(5)
+	p.committed()
+	p.crash()
+
+	hold := &heldCatalog{Catalog: p.catalog.Catalog, at: make(chan struct{}), release: make(chan struct{})}
+	first := p.coordinator(p.epoch+1, hold)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	worker := New(Topic{p.topic, p.name}, map[int32]Source{0: p.logs[0]}, p.control, control.NewSchemas(p.call), p.letters, p.locator,
+		NewShared(0, 0, nil), p.worker, testLog(t))
+	workerEnded := make(chan struct{})
+	workerCtx, stopWorker := context.WithCancel(ctx)
+	go func() { defer close(workerEnded); _ = worker.Run(workerCtx) }()
+	go func() { defer close(ended); _ = first.Run(ctx) }()
+	p.produce(5)
+	<-hold.at
+	stopWorker()
+	<-workerEnded
+	p.start() // the same epoch
+	p.committed()
+	close(hold.release)
+	tab := p.committed()
+	// The first one has read the table when it began anew from it.
+	p.wait(func() bool {
+		n := 0
+		for _, e := range p.control.All(p.topic) {
+			if b, ok := e.(control.Table); ok && b.Epoch == p.epoch {
+				n++
+			}
+		}
+		now, err := p.load()
+		return err == nil && (n >= 3 || now.CurrentSnapshot().SequenceNumber > tab.CurrentSnapshot().SequenceNumber)
+	}, func() string { return "the first coordinator to begin anew" })
+	cancel()
+	<-ended
+	p.crash()
+	p.exact(10, 0)
+}
+
+// While the catalog is away the log goes on; after, everything is in the table once (A9, I3).
+func TestCatalogAway(t *testing.T) {
+	p := newPath(t, 2)
+	p.start()
+	p.produce(10)
+	p.committed()
+	p.catalog.away.Store(true)
+	for range 5 {
+		p.produce(10)
+		if err := sleep(t.Context(), 30*time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.catalog.away.Store(false)
+	p.committed()
+	p.exact(120, 0)
+}
+
+// A store that fails costs time: files are written in the end, and once in the table.
+func TestStoreFails(t *testing.T) {
+	p := newPath(t, 2)
+	p.bucket.SetFaults(objectstore.Faults{Seed: 3, Unavailable: 0.2, Lost: 0.1})
+	p.start()
+	for range 5 {
+		p.produce(10)
+	}
+	p.committed()
+	p.bucket.SetFaults(objectstore.Faults{})
+	p.exact(100, 0)
+}
+
+// Records that cannot be decoded become dead letters with their cause and position, and
+// their neighbours rows (C59); a tombstone is a row (C63).
+func TestBadRecordsBecomeDeadLetters(t *testing.T) {
+	p := newPath(t, 1)
+	p.start()
+	l := p.logs[0]
+	l.append(t, event(t, 1),
+		record.Record{Value: []byte{0, 0, 0, 0, 99, 1, 2}},
+		record.Record{Value: []byte(`{"not":"wire"}`), Headers: []record.Header{{Key: "h", Value: []byte("v")}}},
+		record.Record{Value: event(t, 2).Value[:6]},
+		record.Record{Key: []byte("k1")},
+		event(t, 3))
+	p.committed()
+	p.exact(3, 3)
+	letters := p.letters.all(0)
+	want := []string{CauseUnknownSchema, CauseNoMagic, CauseUndecodable}
+	for i, x := range letters {
+		if x.Cause != want[i] || x.Record.Offset != int64(i)+1 || x.Detail == "" {
+			t.Errorf("letter %d: cause %q at offset %d (%s), want %q at %d", i, x.Cause, x.Record.Offset, x.Detail, want[i], i+1)
+		}
+	}
+	if len(letters) != 3 || letters[0].SchemaID != 99 || len(letters[1].Record.Headers) != 1 {
+		t.Errorf("letters %+v", letters)
+	}
+}
+
+// Dead letters are written once, also when a crash makes their records be read again.
+func TestDeadLettersOnceAcrossCrashes(t *testing.T) {
+	p := newPath(t, 1)
+	for round := range 6 {
+		reached := make(chan struct{}, 100)
+		p.catalog.mu.Lock()
+		p.catalog.fault = func(int) fault {
+			reached <- struct{}{}
+			return []fault{faultLost, faultApplied}[round%2]
+		}
+		p.catalog.mu.Unlock()
+		p.start()
+		p.logs[0].append(t, event(t, 1), record.Record{Value: []byte("bad")}, event(t, 2))
+		<-reached
+		p.crash()
+	}
+	p.catalog.fault = nil
+	p.start()
+	p.committed()
+	p.exact(12, 6)
+}
+
+// A record that was a dead letter before a crash stays one, even if it could be decoded now:
+// it must not be in both.
+func TestDeadLetterStaysDead(t *testing.T) {
+	p := newPath(t, 1)
+	reached := make(chan struct{}, 100)
+	p.catalog.fault = func(int) fault { reached <- struct{}{}; return faultLost }
+	p.start()
+	later := encode(t, 2, eventSchema, map[string]any{"id": int64(5), "name": nil})
+	p.logs[0].append(t, event(t, 1), later)
+	<-reached
+	p.crash()
+	p.catalog.fault = nil
+	p.schemas[2] = eventSchema
+	p.start()
+	p.logs[0].append(t, event(t, 2))
+	p.committed()
+	p.exact(2, 1)
+}
+
+// The answer comes after the dead letters of its ranges.
+func TestLettersAreDurableBeforeTheAnswer(t *testing.T) {
+	p := newPath(t, 1)
+	asked, release := make(chan struct{}, 100), make(chan struct{})
+	p.letters.refuse = func() error {
+		asked <- struct{}{}
+		<-release
+		return nil
+	}
+	p.cfg.Timeout = 50 * time.Millisecond
+	p.start()
+	p.logs[0].append(t, event(t, 1), record.Record{Value: []byte("bad")})
+	<-asked
+	p.wait(func() bool { // two rounds begin and end without the files
+		n := 0
+		for _, e := range p.control.All(p.topic) {
+			if _, ok := e.(control.Request); ok {
+				n++
+			}
+			if a, ok := e.(control.Answer); ok && len(a.Files) > 0 {
+				t.Fatalf("answer %+v before its dead letter was durable", a)
+			}
+		}
+		return n >= 1
+	}, func() string { return "a round" })
+	if err := sleep(t.Context(), 150*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range p.control.All(p.topic) {
+		if a, ok := e.(control.Answer); ok && len(a.Files) > 0 {
+			t.Fatalf("answer %+v before its dead letter was durable", a)
+		}
+	}
+	close(release)
+	p.committed()
+	p.exact(1, 1)
+}
+
+// While the registry is away the partition waits: nothing becomes a dead letter (C66).
+func TestRegistryAwayMakesNoDeadLetters(t *testing.T) {
+	p := newPath(t, 2)
+	real := p.lookup
+	var calls atomic.Int64
+	p.lookup = func(ctx context.Context, id int32) (control.WriterSchema, error) {
+		if calls.Add(1) < 20 {
+			return control.WriterSchema{}, errors.New("registry is away")
+		}
+		return real(ctx, id)
+	}
+	p.start()
+	p.produce(10)
+	p.committed()
+	p.exact(20, 0)
+
+	// And when the table is there already and a new schema comes while it is away.
+	p.mu.Lock()
+	p.schemas[2] = eventSchema
+	p.mu.Unlock()
+	calls.Store(0)
+	p.logs[0].append(t, encode(t, 2, eventSchema, map[string]any{"id": int64(5), "name": nil}))
+	p.logs[1].append(t, event(t, 1))
+	p.committed()
+	p.exact(22, 0)
+}
+
+const wideSchema = `{"type":"record","name":"Event","fields":[{"name":"id","type":"long"},{"name":"extra","type":["null","string"],"default":null},{"name":"name","type":["null","string"],"default":null}]}`
+
+// A new field of a writer becomes a column, versions may alternate, and one file holds them all (B27).
+func TestSchemaEvolvesInMidStream(t *testing.T) {
+	p := newPath(t, 2)
+	p.mu.Lock()
+	p.schemas[2] = wideSchema
+	p.mu.Unlock()
+	p.start()
+	p.produce(10)
+	p.committed()
+	for range 10 {
+		p.logs[0].append(t, encode(t, 2, wideSchema, map[string]any{"id": int64(5), "extra": "x", "name": nil}))
+		p.logs[0].append(t, event(t, 1))
+		p.logs[1].append(t, event(t, 1))
+	}
+	tab := p.committed()
+	p.exact(50, 0)
+	if _, ok := tab.Schema().FindFieldByName("extra"); !ok {
+		t.Errorf("table has no column extra: %v", tab.Schema())
+	}
+}
+
+// A schema that the table cannot hold makes dead letters of its records alone.
+func TestIncompatibleSchema(t *testing.T) {
+	p := newPath(t, 2)
+	const other = `{"type":"record","name":"Event","fields":[{"name":"id","type":"string"}]}`
+	p.mu.Lock()
+	p.schemas[3] = other
+	p.mu.Unlock()
+	p.start()
+	p.produce(5)
+	p.committed()
+	p.logs[0].append(t, encode(t, 3, other, map[string]any{"id": "x"}))
+	p.produce(5)
+	p.committed()
+	p.exact(20, 1)
+	if got := p.letters.all(0); got[0].Cause != CauseIncompatible || !strings.Contains(got[0].Detail, "id") {
+		t.Errorf("letter %+v, want cause %s that names the column", got[0], CauseIncompatible)
+	}
+}
+
+// A topic that was deleted and made again begins its own offsets in the table (A7).
+func TestNewIncarnationOfATopic(t *testing.T) {
+	p := newPath(t, 1)
+	p.start()
+	p.produce(100)
+	p.committed()
+	p.crash()
+	p.topic, p.logs[0], p.epoch = uuid.New(), &memoryLog{}, 0
+	p.start()
+	p.produce(30)
+	p.committed()
+	p.exact(30, 0)
+	if r := p.verify(); r.Earlier != 100 {
+		t.Errorf("%d rows of the earlier topic, want 100", r.Earlier)
+	}
+}
+
+// A table that was dropped and made again gets no file that was meant for the old one (A11).
+func TestTableReplacedWhileFilesWait(t *testing.T) {
+	p := newPath(t, 1)
+	p.start()
+	p.produce(10)
+	tab := p.committed()
+	var once atomic.Bool
+	p.catalog.mu.Lock()
+	p.catalog.fault = func(int) fault {
+		if once.CompareAndSwap(false, true) {
+			if err := p.catalog.Drop(context.Background(), p.ident()); err != nil {
+				t.Error(err)
+			}
+			if _, err := p.catalog.Catalog.Create(context.Background(), p.ident(), tab.Schema(), nil); err != nil {
+				t.Error(err)
+			}
+		}
+		return faultNone
+	}
+	p.catalog.mu.Unlock()
+	p.produce(10)
+	p.wait(once.Load, func() string { return "the commit" })
+	p.committed()
+	p.exact(20, 0) // all, into the new table
+}
+
+// Existing data is taken from the log's start when the table is switched on (A22), and what
+// retention had removed before the table had it is a recorded gap (A23).
+func TestBackfillAndGap(t *testing.T) {
+	p := newPath(t, 1)
+	p.produce(50)
+	p.logs[0].trim(20)
+	p.start()
+	p.committed()
+	p.exact(30, 0)
+	p.crash()
+	p.produce(50)
+	p.logs[0].trim(70)
+	p.start()
+	p.committed()
+	p.exact(60, 0)
+	if r := p.verify(); r.Partitions[0].Gaps != 20 {
+		t.Errorf("%d offsets in recorded gaps, want 20", r.Partitions[0].Gaps)
+	}
+}
+
+// A catalog that does not keep properties is refused: nothing is committed to it.
+func TestCatalogThatDropsPropertiesIsRefused(t *testing.T) {
+	p := newPath(t, 1)
+	p.catalog.forget.Store(true)
+	p.start()
+	p.produce(5)
+	p.wait(func() bool {
+		_, err := p.load()
+		return err == nil
+	}, func() string { return "the table" })
+	if err := sleep(t.Context(), 300*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	if tab, err := p.load(); err != nil || tab.CurrentSnapshot() != nil {
+		t.Fatalf("table %v, error %v; want no snapshot", tab, err)
+	}
+	p.catalog.forget.Store(false)
+	p.committed()
+	p.exact(5, 0)
+}
+
+// Verify finds a data file that was taken away, and idle topics make no snapshots.
+func TestVerifyFindsMissingFileAndIdleMakesNoSnapshot(t *testing.T) {
+	p := newPath(t, 1)
+	p.start()
+	p.produce(10)
+	tab := p.committed()
+	if err := sleep(t.Context(), 200*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	if now, _ := p.load(); now.CurrentSnapshot().SnapshotID != tab.CurrentSnapshot().SnapshotID && p.verify().Files == 1 {
+		t.Errorf("an idle topic made snapshot %+v after %+v", now.CurrentSnapshot(), tab.CurrentSnapshot())
+	}
+	p.crash()
+	for task := range planned(t, tab) {
+		b, key, err := p.locator.Resolve(t.Context(), task)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Delete(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+		break
+	}
+	if r := p.verify(); r.OK() || len(r.Broken) != 1 {
+		t.Errorf("report %+v, want one broken file", r)
+	}
+}
+
+func planned(t *testing.T, tab *table.Table) map[string]bool {
+	t.Helper()
+	tasks, err := tab.Scan().PlanFiles(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]bool{}
+	for _, task := range tasks {
+		out[task.File.FilePath()] = true
+	}
+	return out
+}
