@@ -69,7 +69,7 @@ func (p *Partition) Read(ctx context.Context, from int64, maxBytes int, isolatio
 // OffsetForTimestamp returns offset and time of the first record whose time is ts or later;
 // −1, −1 if there is none.
 func (p *Partition) OffsetForTimestamp(ctx context.Context, ts int64) (offset, timestamp int64, err error) {
-	offset, timestamp, err = p.findRecord(ctx, ts, func(t int64) bool { return t >= ts })
+	offset, timestamp, err = p.findRecord(ctx, ts)
 	if err != nil {
 		return -1, -1, fmt.Errorf("find time %d in %s: %w", ts, p, err)
 	}
@@ -102,32 +102,63 @@ func (p *Partition) MaxTimestamp(ctx context.Context) (offset, timestamp int64, 
 	if latest < 0 {
 		return -1, -1, nil
 	}
+	if offset, timestamp, err = p.OffsetForTimestamp(ctx, latest); err != nil || offset >= 0 {
+		return offset, timestamp, err
+	}
+	// DeleteRecords cut a batch behind the record with its largest time, which hides the
+	// smaller times of later batches from the search: look at all.
+	if latest, err = p.scanMaxTimestamp(ctx); err != nil || latest < 0 {
+		return -1, -1, err
+	}
 	return p.OffsetForTimestamp(ctx, latest)
 }
 
-// findRecord returns the first durable record that match accepts, starting at the batch that
-// the stream finds for ts.
-func (p *Partition) findRecord(ctx context.Context, ts int64, match func(int64) bool) (offset, timestamp int64, err error) {
+// scanMaxTimestamp reads the log for the largest time of the records above the log start.
+func (p *Partition) scanMaxTimestamp(ctx context.Context) (latest int64, err error) {
+	start := p.log.StartOffset()
+	latest = -1
+	for from := start; ; {
+		r, err := p.Read(ctx, from, 1<<20, ReadUncommitted)
+		if err != nil || len(r.Batches) == 0 {
+			return latest, err
+		}
+		for _, b := range r.Batches {
+			from = b.NextOffset()
+			if b.BaseOffset() >= start {
+				latest = max(latest, b.MaxTimestamp())
+				continue
+			}
+			err := p.eachTime(ctx, b, func(offset, timestamp int64) bool {
+				if offset >= start {
+					latest = max(latest, timestamp)
+				}
+				return true
+			})
+			if err != nil {
+				return -1, err
+			}
+		}
+	}
+}
+
+// findRecord returns the first durable record of time ts or later, starting at the batch
+// that the stream finds for ts.
+func (p *Partition) findRecord(ctx context.Context, ts int64) (offset, timestamp int64, err error) {
 	from, found, err := p.log.FindTimestamp(ctx, ts)
 	if err != nil || !found {
 		return -1, -1, streamError(err)
 	}
-	rd, err := p.set.reader(ctx)
-	if err != nil {
-		return -1, -1, err
-	}
-	defer p.set.release(rd)
 	// The first batch may have the record only below the log start: go on then.
 	for start := p.log.StartOffset(); ; {
 		r, err := p.Read(ctx, max(from, start), 1<<20, ReadUncommitted)
-		if errors.Is(err, ErrOffsetOutOfRange) && r.LogStartOffset > from {
-			start = r.LogStartOffset
-			continue
+		if errors.Is(err, ErrOffsetOutOfRange) {
+			if r.LogStartOffset > max(from, start) {
+				start = r.LogStartOffset
+				continue
+			}
+			return -1, -1, nil // durable but not yet below the high watermark
 		}
 		if err != nil || len(r.Batches) == 0 {
-			if errors.Is(err, ErrOffsetOutOfRange) {
-				err = nil // durable but not yet below the high watermark
-			}
 			return -1, -1, err
 		}
 		for _, b := range r.Batches {
@@ -135,22 +166,35 @@ func (p *Partition) findRecord(ctx context.Context, ts int64, match func(int64) 
 			if b.MaxTimestamp() < ts {
 				continue
 			}
-			if err := rd.Reset(b); err != nil {
-				return -1, -1, err
+			offset = -1
+			err := p.eachTime(ctx, b, func(o, t int64) bool {
+				if o >= start && t >= ts {
+					offset, timestamp = o, t
+				}
+				return offset < 0
+			})
+			if err != nil || offset >= 0 {
+				return offset, timestamp, err
 			}
-			for {
-				var rec record.Record
-				ok, err := rd.Next(&rec)
-				if err != nil {
-					return -1, -1, err
-				}
-				if !ok {
-					break
-				}
-				if rec.Offset >= start && match(rec.Timestamp) {
-					return rec.Offset, rec.Timestamp, nil
-				}
-			}
+		}
+	}
+}
+
+// eachTime calls fn with offset and time of each record of b until it returns false.
+func (p *Partition) eachTime(ctx context.Context, b record.Batch, fn func(offset, timestamp int64) bool) error {
+	rd, err := p.set.reader(ctx)
+	if err != nil {
+		return err
+	}
+	defer p.set.release(rd)
+	if err := rd.Reset(b); err != nil {
+		return err
+	}
+	for {
+		var rec record.Record
+		ok, err := rd.Next(&rec)
+		if err != nil || !ok || !fn(rec.Offset, rec.Timestamp) {
+			return err
 		}
 	}
 }

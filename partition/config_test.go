@@ -1,0 +1,105 @@
+package partition
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tabletopic/tabletopic/record"
+)
+
+// The defaults are Kafka's, and every key has one that is valid, a type and a text.
+func TestTopicConfigDefaults(t *testing.T) {
+	c, err := ParseTopicConfig(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.RetentionMillis != 7*24*3600*1000 || c.RetentionBytes != -1 || c.MaxMessageBytes != 1048588 || !c.Delete || c.Compact || c.Recompress ||
+		c.LogAppendTime || c.TimestampAfter != 3600_000 {
+		t.Errorf("Kafka's defaults differ: %+v", c)
+	}
+	if w := c.Table; w.Enable || w.TargetLag != 10*time.Second || w.TargetFileBytes != 64<<20 || w.KafkaColumn != "_kafka" || w.OnRewind != "pause" ||
+		w.HoldMax != 7*24*time.Hour || !w.ExpireSnapshots {
+		t.Errorf("table defaults: %+v", w)
+	}
+	for _, k := range TopicConfigKeys() {
+		if k.Doc == "" || k.Type == "" {
+			t.Errorf("%s has no type or no text", k.Name)
+		}
+		if _, err := ParseTopicConfig(map[string]string{k.Name: k.Default}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestTopicConfigValues(t *testing.T) {
+	c, err := ParseTopicConfig(map[string]string{
+		"cleanup.policy": "compact, delete", "compression.type": "lz4", "message.timestamp.type": "LogAppendTime",
+		"automq.table.topic.enable": "true", "automq.table.topic.commit.interval.ms": "1000", "table.topic.namespace": "a.b",
+		"table.topic.hold.max": "-1",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !c.Compact || !c.Delete || !c.Recompress || c.Codec != record.CodecLZ4 || !c.LogAppendTime || !c.Table.Enable ||
+		c.Table.TargetLag != time.Second || c.Table.Namespace != "a.b" || c.Table.HoldMax >= 0 {
+		t.Errorf("parsed %+v", c)
+	}
+}
+
+// What cannot work is refused with a text that says what to do.
+func TestTopicConfigRefuses(t *testing.T) {
+	for kv, hint := range map[string]string{
+		"retention.mss=1":                   `"retention.ms"`,
+		"automq.table.topic.enabel=true":    `"table.topic.enable"`,
+		"retention.ms=week":                 "integer",
+		"retention.ms=-2":                   "from -1",
+		"max.message.bytes=99999999999":     "integer",
+		"cleanup.policy=shred":              "delete, compact",
+		"compression.type=brotli":           "producer",
+		"message.timestamp.type=Never":      "CreateTime",
+		"min.cleanable.dirty.ratio=2":       "0 to 1",
+		"table.topic.enable=yes":            "true or false",
+		"table.topic.upsert.enable=true":    "not",
+		"table.topic.on.rewind=explode":     "pause, replay",
+		"table.topic.dlq=a/b":               "ASCII",
+		"table.topic.name=a\nb":             "catalog",
+		"table.topic.partition.by=[id]":     "not partitioned",
+		"table.topic.convert.key.type=cbor": "bytes",
+	} {
+		k, v, _ := strings.Cut(kv, "=")
+		_, err := ParseTopicConfig(map[string]string{k: v})
+		if !errors.Is(err, ErrInvalidConfig) || !strings.Contains(err.Error(), hint) {
+			t.Errorf("%s: %v, want ErrInvalidConfig with %s", kv, err, hint)
+		}
+	}
+	_, err := ParseTopicConfig(map[string]string{"automq.table.topic.enable": "true", "table.topic.enable": "false"})
+	if !errors.Is(err, ErrInvalidConfig) {
+		t.Errorf("a key set twice by an alias: %v", err)
+	}
+}
+
+func TestCheckTopicName(t *testing.T) {
+	for _, name := range []string{"a", "A.b_c-9", "...", strings.Repeat("x", 249)} {
+		if err := CheckTopicName(name); err != nil {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	for _, name := range []string{"", ".", "..", "../x", "a b", "a\x00", "ä", strings.Repeat("x", 250)} {
+		if err := CheckTopicName(name); !errors.Is(err, ErrInvalidTopicName) {
+			t.Errorf("%q: %v, want ErrInvalidTopicName", name, err)
+		}
+	}
+}
+
+func FuzzParseTopicConfig(f *testing.F) {
+	for _, k := range configKeys {
+		f.Add(k.Name, k.Default)
+	}
+	f.Fuzz(func(t *testing.T, key, value string) {
+		if _, err := ParseTopicConfig(map[string]string{key: value}); err != nil && !errors.Is(err, ErrInvalidConfig) {
+			t.Fatal(err)
+		}
+	})
+}
