@@ -170,3 +170,74 @@ assert c.list_namespaces() == [("web",)], c.list_namespaces()
 		t.Error("the column that PyIceberg added is gone")
 	}
 }
+
+// Spark creates (staged, as a query), writes, changes and drops tables, and sees ours.
+func TestSpark(t *testing.T) {
+	python := lab.Path(t, "spark", "venv", "bin", "python")
+	jars, err := os.ReadFile(lab.Path(t, "spark", "classpath"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	uri, c, store := engineFixture(t)
+	tbl, err := c.Create(t.Context(), table.Identifier{"web", "clicks"}, catalogtest.Schema(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tbl = appendRows(t, c, store, tbl, 0, 100)
+	run(t, fmt.Sprintf(`
+from pyspark.sql import SparkSession
+b = SparkSession.builder.master("local[1]")
+for k, v in {
+    "spark.jars": %q, "spark.driver.memory": "700m", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "1",
+    "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1",
+    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    "spark.sql.catalog.ice": "org.apache.iceberg.spark.SparkCatalog", "spark.sql.catalog.ice.type": "rest",
+    "spark.sql.catalog.ice.uri": %q, "spark.sql.catalog.ice.cache-enabled": "false"}.items():
+    b = b.config(k, v)
+s = b.getOrCreate()
+def rows(q):
+    return [tuple(r) for r in s.sql(q).collect()]
+def want(q, r):
+    got = rows(q)
+    assert got == r, f"{q}: {got}, want {r}"
+want("SELECT count(*), sum(id), max(_kafka.offset) FROM ice.web.clicks", [(100, 4950, 99)])
+s.sql("ALTER TABLE ice.web.clicks ADD COLUMN country string")
+s.sql("INSERT INTO ice.web.clicks (id, country) VALUES (100, 'CH')")
+s.sql("DELETE FROM ice.web.clicks WHERE id = 0")
+want("SELECT count(*), sum(id), count(country) FROM ice.web.clicks", [(100, 5050, 1)])
+s.sql("CREATE NAMESPACE ice.lab")
+s.sql("CREATE TABLE ice.lab.a (id bigint, d date) USING iceberg PARTITIONED BY (days(d)) TBLPROPERTIES ('format-version'='2')")
+s.sql("INSERT INTO ice.lab.a VALUES (1, date '2026-01-01'), (2, date '2026-01-02')")
+s.sql("CREATE TABLE ice.lab.b USING iceberg AS SELECT * FROM ice.lab.a")
+s.sql("CREATE OR REPLACE TABLE ice.lab.b USING iceberg AS SELECT id + 1 AS n FROM ice.lab.a")
+want("SELECT sum(n) FROM ice.lab.b", [(5,)])
+s.sql("ALTER TABLE ice.lab.a RENAME TO lab.c")
+s.sql("ALTER TABLE ice.lab.c REPLACE PARTITION FIELD days(d) WITH months(d)")
+s.sql("UPDATE ice.lab.c SET id = 20 WHERE id = 2")
+s.sql("CALL ice.system.rewrite_data_files('lab.c')")
+s.sql("CALL ice.system.rewrite_manifests('lab.c')")
+s.sql("CALL ice.system.expire_snapshots(table => 'lab.c', older_than => timestamp '2100-01-01', retain_last => 1)")
+want("SELECT sum(id) FROM ice.lab.c", [(21,)])
+want("SHOW TABLES IN ice.lab", [("lab", "b", False), ("lab", "c", False)])
+s.sql("DROP TABLE ice.lab.b PURGE")
+s.sql("DROP TABLE ice.lab.c")
+s.sql("DROP NAMESPACE ice.lab")
+want("SHOW NAMESPACES IN ice", [("web",)])
+`, strings.ReplaceAll(strings.TrimSpace(string(jars)), ":", ","), uri), python)
+	// Our next commit goes on top of Spark's.
+	if tbl, err = c.Load(t.Context(), tbl.Identifier()); err != nil {
+		t.Fatal(err)
+	}
+	schema := iceberg.NewSchema(0, append(tbl.Schema().Fields(),
+		iceberg.NestedField{ID: tbl.Metadata().LastColumnID() + 1, Name: "ours", Type: iceberg.PrimitiveTypes.String})...)
+	if tbl, err = c.Commit(t.Context(), tbl, catalog.Commit{Schema: schema}); err != nil {
+		t.Fatal(err)
+	}
+	if tbl, err = c.Commit(t.Context(), tbl, catalog.Commit{Snapshot: true}); err != nil {
+		t.Fatal(err)
+	}
+	want := "n,s\n100,5050"
+	if got := query(t, "duckdb", uri, "SELECT count(*) AS n, sum(id) AS s FROM ice.web.clicks"); got != want {
+		t.Errorf("duckdb after spark: %s, want %s", got, want)
+	}
+}
