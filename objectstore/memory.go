@@ -93,7 +93,7 @@ func (m *Memory) Get(ctx context.Context, key string, off, n int64) ([]byte, err
 		return nil, fmt.Errorf("get %s: %w", key, ErrNotFound)
 	}
 	from, to := span(int64(len(o.data)), off, n)
-	return append(make([]byte, 0, to-from), o.data[from:to]...), nil
+	return append([]byte{}, o.data[from:to]...), nil
 }
 
 // List implements Bucket.

@@ -146,3 +146,26 @@ func TestLocatorWritesPlainFiles(t *testing.T) {
 		t.Errorf("file holds %q, %v", got, err)
 	}
 }
+
+// Whatever a foreign table names: no panic, a valid key, and the same key again by way of
+// the store's own spelling.
+func FuzzLocator(f *testing.F) {
+	for _, s := range []string{"s3://b/k", "s3a://b/a b/%20", "file:/x//y", "file://localhost/x", "mem:///k", "s3://", "file:", ":", "s3://b/../k"} {
+		f.Add(s)
+	}
+	l := NewLocator(S3Config{Region: "x", Endpoint: "http://127.0.0.1:1", Credentials: staticCredentials("a", "b")})
+	l.Add(NewMemory())
+	f.Fuzz(func(t *testing.T, location string) {
+		b, key, err := l.Resolve(t.Context(), location)
+		if err != nil {
+			return
+		}
+		if err := CheckKey(key); err != nil {
+			t.Fatalf("%q: %v", location, err)
+		}
+		again, sameKey, err := l.Resolve(t.Context(), Location(b, key))
+		if err != nil || sameKey != key || Location(again, key) != Location(b, key) {
+			t.Fatalf("%q is %q, and %q is %q, %v", location, key, Location(b, key), sameKey, err)
+		}
+	})
+}

@@ -18,8 +18,8 @@ func (o overwriting) PutIfAbsent(ctx context.Context, key string, body ...[]byte
 func TestProbeRefusesOverwrite(t *testing.T) {
 	m := NewMemory()
 	err := Probe(t.Context(), overwriting{m})
-	if err == nil || !strings.Contains(err.Error(), "If-None-Match") {
-		t.Errorf("probe: %v, want one that names If-None-Match", err)
+	if err == nil || !strings.Contains(err.Error(), "second create") || !strings.Contains(err.Error(), "If-None-Match") {
+		t.Errorf("probe: %v, want one that names the second create and If-None-Match", err)
 	}
 	if left, _ := m.List(t.Context(), "", ""); len(left) > 0 {
 		t.Errorf("probe left %v", left)

@@ -58,11 +58,32 @@ func FreePort(t testing.TB) int {
 // timeout. What the process says is in the test's log if it fails.
 func Start(t testing.TB, cmd *exec.Cmd, timeout time.Duration, ready func() error) {
 	t.Helper()
+	if err := start(t, cmd, timeout, ready); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// StartOnPort is Start of a server on a free port. It tries again, on another, if the
+// server ends: somebody else may have been faster.
+func StartOnPort(t testing.TB, timeout time.Duration, command func(port int) *exec.Cmd) (port int) {
+	t.Helper()
+	var err error
+	for range 3 {
+		port = FreePort(t)
+		if err = start(t, command(port), timeout, func() error { return dial(port) }); err == nil {
+			return port
+		}
+	}
+	t.Fatal(err)
+	return 0
+}
+
+func start(t testing.TB, cmd *exec.Cmd, timeout time.Duration, ready func() error) error {
 	out := &output{}
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // if the test binary is killed
 	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+		return err
 	}
 	exited := make(chan struct{})
 	var exit error
@@ -84,12 +105,13 @@ func Start(t testing.TB, cmd *exec.Cmd, timeout time.Duration, ready func() erro
 			return ready()
 		}
 	}); err != nil {
-		t.Fatalf("%s is not ready after %v: %v", filepath.Base(cmd.Path), timeout, err)
+		return fmt.Errorf("%s is not ready after %v: %w", filepath.Base(cmd.Path), timeout, err)
 	}
 	select {
 	case <-exited:
-		t.Fatalf("%s has ended: %v", filepath.Base(cmd.Path), exit)
+		return fmt.Errorf("%s has ended: %v: %s", filepath.Base(cmd.Path), exit, out)
 	default:
+		return nil
 	}
 }
 
@@ -142,9 +164,11 @@ func (o *output) String() string {
 
 // dial tells whether somebody listens on a loopback port.
 func dial(port int) error {
-	c, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", port), time.Second)
+	c, err := net.DialTimeout("tcp", loopback(port), time.Second)
 	if err == nil {
 		c.Close()
 	}
 	return err
 }
+
+func loopback(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }

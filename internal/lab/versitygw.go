@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,7 +30,7 @@ func VersitygwTLS(t testing.TB, buckets ...string) (endpoint, accessKey, secretK
 	return "https://" + address, AccessKey, SecretKey, certFile
 }
 
-func versitygw(t testing.TB, buckets []string, flags ...string) (address string) {
+func versitygw(t testing.TB, buckets []string, flags ...string) string {
 	t.Helper()
 	bin := Path(t, "versitygw", "bin", "versitygw")
 	if len(buckets) == 0 {
@@ -43,11 +42,11 @@ func versitygw(t testing.TB, buckets []string, flags ...string) (address string)
 			t.Fatal(err)
 		}
 	}
-	port := FreePort(t)
-	address = fmt.Sprintf("127.0.0.1:%d", port)
-	args := append([]string{"--port", address, "--region", Region, "--keep-alive", "--quiet"}, flags...)
-	cmd := exec.Command(bin, append(args, "posix", data)...)
-	cmd.Env = append(os.Environ(), "ROOT_ACCESS_KEY="+AccessKey, "ROOT_SECRET_KEY="+SecretKey)
-	Start(t, cmd, 20*time.Second, func() error { return dial(port) })
-	return address
+	port := StartOnPort(t, 20*time.Second, func(port int) *exec.Cmd {
+		args := append([]string{"--port", loopback(port), "--region", Region, "--keep-alive", "--quiet"}, flags...)
+		cmd := exec.Command(bin, append(args, "posix", data)...)
+		cmd.Env = append(os.Environ(), "ROOT_ACCESS_KEY="+AccessKey, "ROOT_SECRET_KEY="+SecretKey)
+		return cmd
+	})
+	return loopback(port)
 }
