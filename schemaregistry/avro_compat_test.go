@@ -1,0 +1,82 @@
+package schemaregistry
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/hamba/avro/v2"
+)
+
+// Scripts of the compatibility rules. A case has the lines "old …" and "new …"; the command
+// names the level; the output are the reasons, or ok.
+func TestCompatibility(t *testing.T) {
+	datadriven.Walk(t, "testdata/compat", func(t *testing.T, path string) {
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			schemas := map[string]avro.Schema{}
+			for line := range strings.Lines(d.Input) {
+				name, text, _ := strings.Cut(strings.TrimSpace(line), " ")
+				text, err := canonicalAvro(text, false)
+				if err != nil {
+					d.Fatalf(t, "%s: %v", name, err)
+				}
+				if schemas[name], err = parseAvro(text, nil); err != nil {
+					d.Fatalf(t, "%s: %v", name, err)
+				}
+			}
+			var out strings.Builder
+			for _, why := range incompatibleAt(level(strings.ToUpper(d.Cmd)), schemas["new"], schemas["old"]) {
+				fmt.Fprintf(&out, "%s %s: %s\n", why.kind, why.path, why.reason)
+			}
+			if out.Len() == 0 {
+				return "ok\n"
+			}
+			return out.String()
+		})
+	})
+}
+
+// Scripts of the canonical form: two texts of one schema become one.
+func TestCanonical(t *testing.T) {
+	datadriven.Walk(t, "testdata/canonical", func(t *testing.T, path string) {
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			text, err := canonicalAvro(d.Input, d.Cmd == "normalize")
+			if err != nil {
+				return "error: " + err.Error() + "\n"
+			}
+			again, err := canonicalAvro(text, d.Cmd == "normalize")
+			if err != nil || again != text {
+				d.Fatalf(t, "the form of the form differs: %s, %v", again, err)
+			}
+			if _, err := parseAvro(text, nil); err != nil {
+				return text + "\nrefused: " + err.Error() + "\n"
+			}
+			return text + "\n"
+		})
+	})
+}
+
+// Types that contain themselves, and unions of thousands, end in time.
+func TestCompatibilityEnds(t *testing.T) {
+	var symbols []string
+	for i := range 3000 {
+		symbols = append(symbols, fmt.Sprintf(`{"type":"enum","name":"E%d","symbols":["A"]}`, i))
+	}
+	for _, text := range []string{
+		`{"type":"record","name":"A","fields":[{"name":"b","type":["null",{"type":"record","name":"B","fields":[{"name":"a","type":["null","A","B"]},{"name":"m","type":{"type":"map","values":"A"}}]}]}]}`,
+		"[" + strings.Join(symbols, ",") + "]",
+	} {
+		s, err := parseAvro(text, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := parseAvro(text, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if why := avroIncompatibilities(s, again); len(why) > 0 {
+			t.Fatalf("a schema cannot read itself: %+v", why[0])
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package schemaregistry
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+)
+
+// Scripts of requests: the first line of a case is method and path, the rest the body; the
+// output are status and body. Each file has its own registry.
+func TestHTTP(t *testing.T) {
+	datadriven.Walk(t, "testdata/http", func(t *testing.T, path string) {
+		h := newRegistry(t).Handler()
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			line, body, _ := strings.Cut(d.Input, "\n")
+			method, target, ok := strings.Cut(line, " ")
+			if !ok || d.Cmd != "http" {
+				d.Fatalf(t, "want http, then a method and a path")
+			}
+			return send(method, target, body, h)
+		})
+	})
+}
+
+func send(method, target, body string, h http.Handler) string {
+	req := httptest.NewRequest(method, target, strings.NewReader(body))
+	req.Header.Set("Content-Type", contentType)
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, req)
+	return fmt.Sprintf("%d %s\n", w.Code, strings.TrimSpace(w.Body.String()))
+}
+
+// Every answer, errors too, has the type that clients expect; bodies of other types, too
+// large or no JSON, are refused.
+func TestBodies(t *testing.T) {
+	r := newRegistry(t)
+	r.cfg.MaxSchemaBytes = 1000
+	h := r.Handler()
+	post := func(contentType, body string) (int, int) {
+		req := httptest.NewRequest("POST", "/subjects/s/versions", strings.NewReader(body))
+		req.Header.Set("Content-Type", contentType)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, req)
+		var e errorAnswer
+		if got := w.Header().Get("Content-Type"); got != "application/vnd.schemaregistry.v1+json" {
+			t.Fatalf("the answer has the type %q", got)
+		}
+		if err := json.Unmarshal(w.Body.Bytes(), &e); err != nil || (w.Code != 200 && e.Message == "") {
+			t.Fatalf("answer %s, %v", w.Body, err)
+		}
+		return w.Code, e.Code
+	}
+	enum := func(size int) string {
+		b, _ := json.Marshal(Request{Schema: `{"type":"fixed","name":"` + strings.Repeat("f", size) + `","size":1}`})
+		return string(b)
+	}
+	for _, test := range []struct {
+		contentType, body string
+		status, code      int
+	}{
+		{contentType, enum(10), 200, 0},
+		{"", enum(10), 200, 0},
+		{"application/json; charset=utf-8", enum(10), 200, 0},
+		{"text/plain", enum(10), 415, 415},
+		{"application/json", enum(1000), 422, 42209},
+		{"application/json", enum(100_000), 413, 413},
+		{"application/json", "", 422, 422},
+		{"application/json", "{", 400, 400},
+		{"application/json", "nope", 400, 400},
+		{"application/json", `{"schema":5}`, 422, 422},
+		{"application/json", `{"schema":""}`, 422, 42201},
+		{"application/json", `{}`, 422, 42201},
+	} {
+		if status, code := post(test.contentType, test.body); status != test.status || code != test.code {
+			t.Fatalf("%s %.40s: got %d/%d, want %d/%d", test.contentType, test.body, status, code, test.status, test.code)
+		}
+	}
+}
+
+// Nesting is bounded before anything recurses.
+func TestDeepSchemas(t *testing.T) {
+	h := newRegistry(t).Handler()
+	for depth, want := range map[int]string{50: `200 {"id":1}`, 20_000: "422 "} {
+		b, _ := json.Marshal(Request{Schema: strings.Repeat(`{"type":"array","items":`, depth) + `"int"` + strings.Repeat("}", depth)})
+		if got := send("POST", "/subjects/s/versions", string(b), h); !strings.HasPrefix(got, want) {
+			t.Fatalf("depth %d: got %.200s", depth, got)
+		}
+	}
+}
+
+// A database that fails is 500 with Confluent's code, and logged with the cause.
+func TestBackendFailure(t *testing.T) {
+	store := openStore(t, filepath.Join(t.TempDir(), "metadata.db"))
+	var log bytes.Buffer
+	h := New(store, Config{}, slog.New(slog.NewTextHandler(&log, nil))).Handler()
+	store.Close()
+	if got := send("GET", "/subjects", "", h); !strings.HasPrefix(got, `500 {"error_code":50001`) {
+		t.Fatalf("got %s", got)
+	}
+	if !strings.Contains(log.String(), "closed") {
+		t.Fatalf("log: %s", log.String())
+	}
+}
+
+// No request makes the handler panic, answer 500, or answer something that is not JSON.
+func FuzzHTTP(f *testing.F) {
+	f.Add("POST", "/subjects/a/versions", `{"schema":"\"string\""}`)
+	f.Add("POST", "/subjects/a/versions?normalize=true", `{"schema":"{\"type\":\"record\",\"name\":\"r\",\"fields\":[{\"name\":\"a\",\"type\":[\"null\",\"r\"],\"default\":null}]}","references":[{"name":"x","subject":"a","version":-1}]}`)
+	f.Add("POST", "/compatibility/subjects/a/versions/latest?verbose=true", `{"schema":"\"int\""}`)
+	f.Add("PUT", "/config/a", `{"compatibility":"FULL"}`)
+	f.Add("DELETE", "/subjects/a/versions/1?permanent=true", "")
+	f.Add("GET", "/schemas/ids/1/versions?offset=1&limit=x", "")
+	f.Add("GET", "/subjects/%2F%00/versions/-2", "")
+	store := openStore(f, filepath.Join(f.TempDir(), "metadata.db"))
+	h := New(store, Config{}, slog.New(slog.NewTextHandler(io.Discard, nil))).Handler()
+	f.Fuzz(func(t *testing.T, method, target, body string) {
+		req, err := http.NewRequest(method, "http://registry"+target, strings.NewReader(body))
+		if err != nil || req.URL.Host != "registry" {
+			return
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, req)
+		if w.Code >= 300 && w.Code < 400 {
+			return // the path was cleaned
+		}
+		if w.Code == 500 || !json.Valid(w.Body.Bytes()) {
+			t.Fatalf("%s %s: %d %s", method, target, w.Code, w.Body)
+		}
+	})
+}
+
+// Of any text the canonical form is its own canonical form, and parsing it does not panic.
+func FuzzCanonicalAvro(f *testing.F) {
+	f.Add(`{"type":"record","name":"a.R","fields":[{"name":"f","type":["null",{"type":"enum","name":"E","symbols":["A"],"default":"A"}],"default":null}]}`)
+	f.Add(`[{"type":"fixed","name":"x","size":3},"a.R"]`)
+	f.Fuzz(func(t *testing.T, text string) {
+		once, err := canonicalAvro(text, true)
+		if err != nil {
+			return
+		}
+		if twice, err := canonicalAvro(once, true); err != nil || twice != once {
+			t.Fatalf("%s becomes %s, then %s, %v", text, once, twice, err)
+		}
+		s, err := parseAvro(once, nil)
+		if err != nil {
+			return
+		}
+		if why := avroIncompatibilities(s, s); len(why) > 0 {
+			t.Fatalf("%s cannot read itself: %+v", once, why)
+		}
+	})
+}
