@@ -40,7 +40,8 @@ type Config struct {
 	SplitBytes int64
 	// BlockBytes is the size at which a data block of an object is closed. 512 KiB if zero.
 	BlockBytes int
-	// BlockCacheBytes bounds the data blocks kept after reads of objects. 64 MiB if zero.
+	// BlockCacheBytes bounds the data blocks kept after reads of objects; half as much more
+	// may be in flight. 64 MiB if zero.
 	BlockCacheBytes int64
 	// IndexCacheBytes bounds the object indexes kept in memory. 16 MiB if zero.
 	IndexCacheBytes int64

@@ -635,7 +635,7 @@ func testBackPressure(t *testing.T) {
 		}
 		n++
 	}
-	if limit := int(cfg.LogCacheBytes / size); n > limit || n < limit*9/10 {
+	if limit := int(cfg.LogCacheBytes / (size + batchOverhead)); n > limit || n < limit*9/10 {
 		t.Fatalf("%d appends of %d bytes passed, the cache has %d bytes", n, size, cfg.LogCacheBytes)
 	}
 	blocked := make(chan error, 1)

@@ -25,7 +25,7 @@ type logCache struct {
 // A cacheBlock is what one upload carries. It is read-only once archived.
 type cacheBlock struct {
 	spans    map[StreamID]*streamSpan
-	bytes    int64  // as counted by the WAL
+	bytes    int64  // of memory, as the WAL counts them
 	mark     uint64 // the WAL may be trimmed below this once the block is uploaded
 	born     time.Time
 	taken    bool          // guarded by logCache.mu; its upload has begun
@@ -38,7 +38,7 @@ type streamSpan struct {
 	stream  StreamID
 	epoch   int64
 	batches []RecordBatch
-	bytes   int64
+	bytes   int64 // in an object
 	newest  int64 // largest timestamp
 }
 
@@ -47,7 +47,7 @@ func (s *streamSpan) end() int64   { return s.batches[len(s.batches)-1].End() }
 
 func (s *streamSpan) add(b RecordBatch) {
 	s.batches = append(s.batches, b)
-	s.bytes += int64(walRecordSize + len(b.Payload))
+	s.bytes += int64(batchHeaderSize + len(b.Payload))
 	s.newest = max(s.newest, b.MaxTimestamp)
 }
 
@@ -66,7 +66,7 @@ func (b *cacheBlock) add(stream StreamID, epoch int64, batch RecordBatch) (*stre
 		b.spans[stream] = s
 	}
 	s.add(batch)
-	b.bytes += int64(walRecordSize + len(batch.Payload))
+	b.bytes += memoryOf(batch)
 	return s, !ok
 }
 

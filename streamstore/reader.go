@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/tabletopic/tabletopic/objectstore"
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 )
 
@@ -25,12 +26,16 @@ const (
 // A reader reads objects: it finds the object of an offset, the object's index, then the
 // block, each from a cache if it is there. Concurrent reads of the same bytes share one
 // request, and a sequential reader's next blocks are read ahead, more of them each time.
+// Requests in flight hold at most half of BlockCacheBytes, or one block if that is more.
 type reader struct {
 	ctx     context.Context // of the store; requests that several readers share run under it
 	work    *sync.WaitGroup
 	bucket  objectstore.Bucket
 	objects ObjectManager
-	ahead   int64 // most to read ahead
+	metrics *metrics
+	ahead   int64               // most to read ahead
+	memory  *semaphore.Weighted // bytes of requests in flight
+	most    int64               // that memory has
 	group   singleflight.Group
 	slots   chan struct{} // of reads ahead
 
@@ -60,8 +65,10 @@ type blockLoad struct {
 	err     error         // after done
 }
 
-func newReader(ctx context.Context, cfg Config, bucket objectstore.Bucket, objects ObjectManager, work *sync.WaitGroup) *reader {
+func newReader(ctx context.Context, cfg Config, bucket objectstore.Bucket, objects ObjectManager, work *sync.WaitGroup, m *metrics) *reader {
+	most := max(cfg.BlockCacheBytes/2, int64(cfg.BlockBytes))
 	return &reader{
+		metrics: m, memory: semaphore.NewWeighted(most), most: most,
 		ctx: ctx, work: work, bucket: bucket, objects: objects,
 		ahead:    min(cfg.ReadAheadBytes, cfg.BlockCacheBytes/4),
 		slots:    make(chan struct{}, maxPrefetch),
@@ -129,7 +136,7 @@ func (r *reader) readOnce(ctx context.Context, stream StreamID, start, end int64
 			return nil, err
 		}
 		for i := 0; i < len(entries) && start < end; i++ {
-			batches, err := r.block(ctx, object, entries[i:], max(window, int64(left)))
+			batches, err := r.block(ctx, object, entries[i:], max(window, min(int64(left), r.ahead)))
 			if err != nil {
 				return nil, err
 			}
@@ -283,8 +290,10 @@ func (r *reader) lookup(object ObjectID, entries []indexEntry, window int64, wai
 	defer r.mu.Unlock()
 	first := blockKey{object, entries[0].Position}
 	if batches, ok := r.blocks.get(first); ok {
+		r.metrics.blockHits.Inc()
 		return batches, nil
 	}
+	r.metrics.blockMisses.Inc()
 	if load := r.loading[first]; load != nil {
 		return nil, load
 	}
@@ -326,7 +335,13 @@ func (r *reader) lookup(object ObjectID, entries []indexEntry, window int64, wai
 // load reads a run of adjacent blocks with one request and hands them out.
 func (r *reader) load(object ObjectID, entries []indexEntry, size int64, loads []*blockLoad) {
 	key := ObjectKey(object)
-	data, err := r.bucket.Get(r.ctx, key, entries[0].Position, size)
+	var data []byte
+	held := min(size, r.most)
+	err := r.memory.Acquire(r.ctx, held)
+	if err == nil {
+		defer r.memory.Release(held)
+		data, err = r.bucket.Get(r.ctx, key, entries[0].Position, size)
+	}
 	if err == nil && int64(len(data)) != size {
 		err = corrupt("%d bytes, want %d", len(data), size)
 	}

@@ -32,6 +32,8 @@ type Store struct {
 	reader *reader
 	upload *uploader
 
+	metrics *metrics
+
 	cancel context.CancelCauseFunc // ends every goroutine of the store
 	work   sync.WaitGroup          // … and this waits for them
 	fenced chan struct{}           // closed when the node may acknowledge nothing more
@@ -80,10 +82,12 @@ func Open(ctx context.Context, cfg Config, id NodeID, bucket objectstore.Bucket,
 
 	run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	s.cancel = cancel
+	s.metrics = newMetrics(s)
 	s.wal = newWAL(node, by, s.device, cfg)
-	s.wal.ack, s.wal.failed, s.wal.evict = s.acknowledge, s.fail, s.cache.evict
-	s.reader = newReader(run, cfg, bucket, objects, &s.work)
 	s.upload = newUploader(s)
+	s.wal.ack, s.wal.failed, s.wal.evict, s.wal.pressed = s.acknowledge, s.fail, s.cache.evict, s.upload.force
+	s.wal.seconds = s.metrics.walSeconds
+	s.reader = newReader(run, cfg, bucket, objects, &s.work, s.metrics)
 	s.work.Go(func() { s.wal.run(run) })
 	s.work.Go(func() { s.upload.run(run) })
 	if cfg.CleanInterval > 0 {
@@ -234,6 +238,9 @@ func (s *Store) forget(streams []*Stream) {
 // acknowledge makes a durable bulk readable and answers its appends. It runs on the WAL's
 // goroutine.
 func (s *Store) acknowledge(b *bulk) {
+	s.metrics.bulks.Inc()
+	s.metrics.walBytes.Add(float64(b.size + walTrailerSize))
+	s.metrics.batches.Add(float64(len(b.entries)))
 	if s.cache.add(b, s.cfg.UploadBytes, time.Now()) {
 		s.upload.signal()
 	}
@@ -284,7 +291,7 @@ func (s *Store) abandon() {
 	s.device.close()
 }
 
-// cleanLoop deletes objects that nothing names any more.
+// cleanLoop deletes objects that nothing names any more, until ctx ends.
 func (s *Store) cleanLoop(ctx context.Context) {
 	t := time.NewTicker(s.cfg.CleanInterval)
 	defer t.Stop()
@@ -294,7 +301,12 @@ func (s *Store) cleanLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if _, err := s.Clean(ctx); err != nil && ctx.Err() == nil {
+		_, err := s.Clean(ctx)
+		if errors.Is(err, ErrNodeFenced) {
+			s.fail(err) // an idle node learns here that a newer process took its place
+			return
+		}
+		if err != nil && ctx.Err() == nil {
 			s.log.Warn("deletable objects not removed, trying again later", "error", err)
 		}
 	}

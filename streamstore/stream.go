@@ -123,8 +123,10 @@ func (st *Stream) Fetch(ctx context.Context, start, end int64, maxBytes int) ([]
 	}
 	batches, from, ok := st.store.cache.read(st.id, start, end, maxBytes)
 	if ok {
+		st.store.metrics.tail.Inc()
 		return batches, nil
 	}
+	st.store.metrics.cold.Inc()
 	batches, err := st.store.reader.read(ctx, st.id, start, from, maxBytes)
 	if err != nil {
 		if first := st.start.Load(); start < first {

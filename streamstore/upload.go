@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/tabletopic/tabletopic/internal/invariant"
@@ -20,6 +21,7 @@ const prepareTTL = time.Hour
 type uploader struct {
 	s       *Store
 	wake    chan struct{} // cap 1
+	forced  atomic.Bool   // archive the active block, whatever its size
 	stopped chan struct{} // closed when run has returned
 }
 
@@ -32,6 +34,12 @@ func (u *uploader) signal() {
 	case u.wake <- struct{}{}:
 	default:
 	}
+}
+
+// force uploads what there is: appends wait for the room.
+func (u *uploader) force() {
+	u.forced.Store(true)
+	u.signal()
 }
 
 type uploadTask struct {
@@ -80,6 +88,9 @@ func (u *uploader) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-u.wake:
+			if u.forced.CompareAndSwap(true, false) {
+				u.s.cache.archive(time.Now())
+			}
 		case now := <-due:
 			u.s.cache.archive(now.Add(-u.s.cfg.UploadInterval))
 		case <-first:
@@ -109,6 +120,10 @@ func (u *uploader) commit(ctx context.Context, t *uploadTask) error {
 		return err
 	}
 	close(t.block.uploaded)
+	u.s.metrics.uploads.Inc()
+	for _, o := range uploaded(t.upload) {
+		u.s.metrics.uploadBytes.Add(float64(o.Size))
+	}
 	u.s.wal.release(t.block.bytes)
 	if !early {
 		if err := u.s.device.trim(ctx, t.upload.WALMark); err != nil && ctx.Err() == nil {

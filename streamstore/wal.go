@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/tabletopic/tabletopic/internal/invariant"
 )
 
@@ -82,6 +83,9 @@ type wal struct {
 	failed func(error) // called by the loop, once, before the failed appends are answered
 	evict  func(int64) // makes the log cache hold no more than this, as far as uploads allow
 
+	pressed func() // called when an append waits for room
+	seconds prometheus.Observer
+
 	wake    chan struct{} // cap 1: the loop must look again
 	written chan *bulk    // from the writers; cap WALInflight
 	stopped chan struct{} // closed when the loop has returned
@@ -90,7 +94,7 @@ type wal struct {
 	cur        *bulk         // guarded by mu; nil if nothing waits
 	sealed     []*bulk       // guarded by mu; closed, not started
 	unflushed  int64         // guarded by mu; bytes appended and not acknowledged
-	unuploaded int64         // guarded by mu; bytes appended and not uploaded, unflushed included
+	unuploaded int64         // guarded by mu; memory of what is appended and not uploaded, unflushed included
 	room       chan struct{} // guarded by mu; closed and replaced when either shrinks
 	lastSeal   time.Time     // guarded by mu; when the timer last closed a bulk
 	chunkHint  int           // guarded by mu; size of the last bulk
@@ -98,6 +102,12 @@ type wal struct {
 	closing    bool          // guarded by mu
 	err        error         // guarded by mu; why nothing is appended any more
 }
+
+// batchOverhead is about what a batch costs in memory beside its payload, until it is
+// evicted: its record header, its entry in a bulk and its place in the log cache.
+const batchOverhead = 192
+
+func memoryOf(b RecordBatch) int64 { return batchOverhead + int64(len(b.Payload)) }
 
 const (
 	idleLinger = 10 * time.Millisecond
@@ -137,11 +147,12 @@ func (w *wal) append(ctx context.Context, st *Stream, b RecordBatch, done func(e
 			w.mu.Unlock()
 			return 0, err
 		}
-		if !w.full(int64(size)) {
+		if !w.full(int64(size), memoryOf(b)) {
 			break
 		}
 		room := w.room
 		w.mu.Unlock()
+		w.pressed()
 		select {
 		case <-room:
 		case <-ctx.Done():
@@ -164,7 +175,7 @@ func (w *wal) append(ctx context.Context, st *Stream, b RecordBatch, done func(e
 	cur.entries = append(cur.entries, entry{st, b, done})
 	cur.copying.Add(1)
 	w.unflushed += int64(size)
-	w.unuploaded += int64(size)
+	w.unuploaded += memoryOf(b)
 	if cur.size >= w.cfg.WALBytes {
 		w.sealLocked()
 	}
@@ -177,10 +188,11 @@ func (w *wal) append(ctx context.Context, st *Stream, b RecordBatch, done func(e
 	return b.BaseOffset, nil
 }
 
-// full reports whether n more bytes must wait. A batch larger than a bound passes alone.
-func (w *wal) full(n int64) bool {
-	return w.unflushed > 0 && w.unflushed+n > w.cfg.WALUnflushedBytes ||
-		w.unuploaded > 0 && w.unuploaded+n > w.cfg.LogCacheBytes
+// full reports whether a batch of size bytes in the WAL and some more in memory must
+// wait. One that is larger than a bound passes alone.
+func (w *wal) full(size, memory int64) bool {
+	return w.unflushed > 0 && w.unflushed+size > w.cfg.WALUnflushedBytes ||
+		w.unuploaded > 0 && w.unuploaded+memory > w.cfg.LogCacheBytes
 }
 
 // openLocked starts a bulk, whose first record has the given size.
@@ -271,7 +283,9 @@ func (w *wal) run(ctx context.Context) {
 			queue = append(queue, b)
 			writers++
 			go func() {
+				began := time.Now()
 				b.err = w.device.write(ctx, b.seq, b.seal(w.node, w.nonce))
+				w.seconds.Observe(time.Since(began).Seconds())
 				w.written <- b
 			}()
 		}
