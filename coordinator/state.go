@@ -71,7 +71,7 @@ func (c *Commit) Next() []control.Offset {
 // NewState begins with a table that holds everything below next. Rounds begin after lag,
 // and end after timeout.
 func NewState(epoch, partitions int32, next map[int32]int64, lag, timeout time.Duration) *State {
-	return &State{epoch: epoch, partitions: partitions, next: maps.Clone(next), lag: lag, timeout: timeout}
+	return &State{epoch: epoch, partitions: partitions, next: clone(next), lag: lag, timeout: timeout}
 }
 
 // Next returns where the table is.
@@ -79,7 +79,7 @@ func (s *State) Next() []control.Offset { return offsets(s.next) }
 
 // Reset gives up the round and begins again from a table that holds everything below next.
 func (s *State) Reset(next map[int32]int64) {
-	s.next = maps.Clone(next)
+	s.next = clone(next)
 	s.round, s.pending, s.full = nil, nil, false
 }
 
@@ -186,16 +186,16 @@ func (s *State) answer(a control.Answer) Step {
 // take adds f to the round if each of its ranges continues what the round reached.
 func (s *State) take(f control.File, spoken map[int32]bool) bool {
 	r := s.round
-	reached := maps.Clone(r.reached)
 	for _, x := range f.Ranges {
-		at, begun := reached[x.Partition]
+		at, begun := r.reached[x.Partition]
 		continues := spoken[x.Partition] && x.Gap >= 0 && x.End >= x.Start && (!begun || x.Start-x.Gap == at)
 		if !continues && !invariant.Off("ranges-continue") {
 			return false
 		}
-		reached[x.Partition] = x.End
 	}
-	r.reached = reached
+	for _, x := range f.Ranges {
+		r.reached[x.Partition] = x.End
+	}
 	r.files = append(r.files, f)
 	return true
 }
@@ -259,6 +259,13 @@ func (s *State) Failed(now time.Time, delay time.Duration) Step {
 	s.pending = nil
 	s.waits(now.Add(delay - s.lag))
 	return Step{Wake: s.wake()}
+}
+
+func clone(next map[int32]int64) map[int32]int64 {
+	if next == nil {
+		return map[int32]int64{}
+	}
+	return maps.Clone(next)
 }
 
 func offsets(next map[int32]int64) []control.Offset {

@@ -330,6 +330,9 @@ func (w *Worker) handle(ctx context.Context, e control.Event) {
 			w.oldest = time.Now()
 		}
 		clear(w.asked)
+		for _, p := range w.order {
+			p.retryAt = time.Time{}
+		}
 		if w.table != nil && w.table.UUID != e.Table {
 			w.begin(ctx, nil, nil)
 		}
