@@ -20,8 +20,9 @@ const (
 	// that a length that is only announced costs its peer bytes before it costs memory.
 	frameStage       = 64 << 10
 	frameStageFactor = 16
-	// A peer that sends or takes less than this per second is stalled.
-	minBytesPerSecond = 32 << 10
+	// A peer that does not send or take this much, or the rest of a message, within
+	// StallTimeout is stalled.
+	progressBytes = 256 << 10
 	// Answers below this are not counted in Broker.ansMemory.
 	smallAnswer = 4 << 10
 )
@@ -146,12 +147,6 @@ func (c *conn) readFrame() (frame, error) {
 		return frame{}, fmt.Errorf("request of %d bytes (0x%x): the limit is %d, the least 8; is this a Kafka client without TLS?", size, head, c.b.cfg.MaxRequestBytes)
 	}
 	c.in.Discard(4)
-	if int64(c.in.Buffered()) < size {
-		c.nc.SetReadDeadline(time.Now().Add(c.b.cfg.StallTimeout + time.Duration(size)*time.Second/minBytesPerSecond))
-		if c.b.stopping.Load() {
-			c.stop() // the deadline above may have come after that of Close
-		}
-	}
 	f := frame{}
 	for have := int64(0); have < size; have = int64(len(f.data)) {
 		stage := min(size, max(frameStage, have*frameStageFactor))
@@ -162,13 +157,30 @@ func (c *conn) readFrame() (frame, error) {
 		f.reserved = stage
 		data := make([]byte, stage)
 		copy(data, f.data)
-		if n, err := io.ReadFull(c.in, data[have:]); err != nil {
+		if n, err := c.readFull(data[have:]); err != nil {
 			c.b.reqMemory.Release(f.reserved)
 			return frame{}, fmt.Errorf("request of %d bytes stops after %d: %w", size, have+int64(n), noEOF(err))
 		}
 		f.data = data
 	}
 	return f, nil
+}
+
+// readFull fills p as long as the peer goes on sending.
+func (c *conn) readFull(p []byte) (n int, err error) {
+	for n < len(p) && err == nil {
+		part := p[n:min(len(p), n+progressBytes)]
+		if c.in.Buffered() < len(part) {
+			c.nc.SetReadDeadline(time.Now().Add(c.b.cfg.StallTimeout))
+			if c.b.stopping.Load() { // the deadline above may have come after that of Close
+				c.stop()
+			}
+		}
+		var m int
+		m, err = io.ReadFull(c.in, part)
+		n += m
+	}
+	return n, err
 }
 
 func noEOF(err error) error {
@@ -320,12 +332,28 @@ func (c *conn) writeAnswer(a *answer) error {
 		size += len(b)
 	}
 	binary.BigEndian.PutUint32(a.bufs[0], uint32(size-4))
-	c.nc.SetWriteDeadline(time.Now().Add(c.b.cfg.StallTimeout + time.Duration(size)*time.Second/minBytesPerSecond))
-	bufs := net.Buffers(a.bufs)
-	n, err := bufs.WriteTo(c.nc)
-	c.b.m.bytesOut.Add(float64(n))
-	if err != nil {
-		return fmt.Errorf("write answer to %s: %w", a.req.api.name(), err)
+	for bufs := a.bufs; len(bufs) > 0; {
+		part, rest := cut(bufs, progressBytes)
+		c.nc.SetWriteDeadline(time.Now().Add(c.b.cfg.StallTimeout))
+		n, err := (*net.Buffers)(&part).WriteTo(c.nc)
+		c.b.m.bytesOut.Add(float64(n))
+		if err != nil {
+			return fmt.Errorf("write answer to %s: %w", a.req.api.name(), err)
+		}
+		bufs = rest
 	}
 	return nil
+}
+
+// cut splits bufs so that the first part has n bytes, or all.
+func cut(bufs [][]byte, n int) (first, rest [][]byte) {
+	for i, b := range bufs {
+		if len(b) > n {
+			first = append(bufs[:i:i], b[:n])
+			bufs[i] = b[n:]
+			return first, bufs[i:]
+		}
+		n -= len(b)
+	}
+	return bufs, nil
 }

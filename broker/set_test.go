@@ -15,12 +15,17 @@ import (
 // openSet opens partitions over a store and metadata in memory.
 func openSet(t testing.TB) (*partition.Set, *metadata.Store, streamstore.Node) {
 	t.Helper()
+	return openSetOn(t, objectstore.NewMemory())
+}
+
+func openSetOn(t testing.TB, bucket objectstore.Bucket) (*partition.Set, *metadata.Store, streamstore.Node) {
+	t.Helper()
 	ctx, log := t.Context(), slog.New(slog.DiscardHandler)
 	meta, err := metadata.Open(ctx, "sqlite::memory:", log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := streamstore.Open(ctx, streamstore.Config{WALLinger: time.Millisecond}, 1, objectstore.NewMemory(), meta, meta, log)
+	store, err := streamstore.Open(ctx, streamstore.Config{WALLinger: time.Millisecond}, 1, bucket, meta, meta, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,4 +45,19 @@ func openSet(t testing.TB) (*partition.Set, *metadata.Store, streamstore.Node) {
 		meta.Close()
 	})
 	return set, meta, store.Node()
+}
+
+// gatedBucket holds back what is written until open is closed.
+type gatedBucket struct {
+	objectstore.Bucket
+	open chan struct{}
+}
+
+func (g *gatedBucket) PutIfAbsent(ctx context.Context, key string, body ...[]byte) error {
+	select {
+	case <-g.open:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return g.Bucket.PutIfAbsent(ctx, key, body...)
 }
