@@ -79,8 +79,14 @@ func (p *Partition) lockAppends(ctx context.Context) error {
 
 func (p *Partition) unlockAppends() { p.appends.leave() }
 
+// maxBatchBytes is the largest batch whatever the topic says: streams take somewhat more.
+const maxBatchBytes = 128 << 20
+
 // appendLocked places a checked batch. The caller holds the appends.
 func (p *Partition) appendLocked(ctx context.Context, b record.Batch, done func(AppendResult, error)) error {
+	if len(b) > maxBatchBytes {
+		return fmt.Errorf("append to %s: %w: the batch has %d bytes, no topic takes more than %d", p, ErrTooLarge, len(b), maxBatchBytes)
+	}
 	p.mu.Lock()
 	if p.closed != nil {
 		defer p.mu.Unlock()

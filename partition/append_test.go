@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabletopic/tabletopic/objectstore"
 	"github.com/tabletopic/tabletopic/record"
 )
 
@@ -198,6 +199,7 @@ func TestIdempotenceModel(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		c := newCluster(t)
 		c.cfg.CheckpointBytes = 1 + r.Int64N(2000)
+		c.faults = objectstore.Faults{Seed: seed << 32, Unavailable: 0.05, Lost: 0.05}
 		n := c.start()
 		p := n.create(t, "t", 1, nil)
 		const producers = 3
@@ -247,6 +249,7 @@ func TestIdempotenceModel(t *testing.T) {
 				}
 			}
 		}
+		c.now.SetFaults(objectstore.Faults{})
 		var next [producers]int32
 		for _, rec := range readAll(t, p, 0) {
 			var k int

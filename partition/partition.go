@@ -151,7 +151,7 @@ func (p *Partition) recover(ctx context.Context) error {
 	for at := max(start, s.next); at < end; {
 		batches, err := p.log.Fetch(ctx, at, end, 1<<20)
 		if err != nil {
-			return fmt.Errorf("recover %s: %w", p, err)
+			return fmt.Errorf("recover %s: %w", p, streamError(err))
 		}
 		for _, b := range batches {
 			if at = b.End(); at <= s.next {
@@ -181,7 +181,7 @@ func (p *Partition) readCheckpoint(ctx context.Context) (*state, error) {
 	for at := p.meta.ConfirmOffset() - 1; at >= p.meta.StartOffset(); at-- {
 		batches, err := p.meta.Fetch(ctx, at, at+1, 1)
 		if err != nil {
-			return nil, err
+			return nil, streamError(err)
 		}
 		for _, b := range batches {
 			s := newState(p.set.cfg.MaxProducers)

@@ -187,17 +187,38 @@ func (s *Set) open(ctx context.Context, topics []metadata.Topic, old *topic) ([]
 	return opened, g.Wait()
 }
 
+// recoverAttempts, with a wait that doubles from recoverWait, give a bucket that is away for
+// some seconds the time to come back.
+const (
+	recoverAttempts = 8
+	recoverWait     = 50 * time.Millisecond
+)
+
 // recoverOne recovers p. A partition that cannot be understood is closed, so that it does
 // not keep the others from being served.
 func (s *Set) recoverOne(ctx context.Context, p *Partition) error {
-	err := p.recover(ctx)
-	if errors.Is(err, ErrCorrupt) || errors.Is(err, errCheckpoint) || errors.Is(err, errCheckpointVersion) {
-		s.log.Error("partition is not served", "topic", p.topic, "partition", p.index, "err", err)
-		p.state = newState(s.cfg.MaxProducers)
-		p.close(err)
-		return nil
+	wait := recoverWait
+	for attempt := 1; ; attempt++ {
+		err := p.recover(ctx)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, ErrCorrupt), errors.Is(err, errCheckpoint), errors.Is(err, errCheckpointVersion):
+			s.log.Error("partition is not served", "topic", p.topic, "partition", p.index, "err", err)
+			p.state = newState(s.cfg.MaxProducers)
+			p.close(err)
+			return nil
+		case attempt == recoverAttempts, errors.Is(err, ErrNotLeader):
+			return err
+		}
+		s.log.Warn("recover partition, trying again", "topic", p.topic, "partition", p.index, "err", err)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		wait *= 2
 	}
-	return err
 }
 
 // Close writes the last checkpoints and refuses everything from then on. The streams stay

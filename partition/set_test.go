@@ -21,6 +21,10 @@ type cluster struct {
 	bucket *objectstore.Memory
 	meta   *metadata.Store
 	cfg    Config
+	wal    streamstore.Config
+	faults objectstore.Faults
+	now    *objectstore.Faulty // the way to the bucket of the life that runs
+	life   *node
 }
 
 func newCluster(t testing.TB) *cluster {
@@ -30,20 +34,29 @@ func newCluster(t testing.TB) *cluster {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { meta.Close() })
-	return &cluster{t: t, bucket: objectstore.NewMemory(), meta: meta, cfg: Config{RetentionInterval: -1}}
+	return &cluster{t: t, bucket: objectstore.NewMemory(), meta: meta, cfg: Config{RetentionInterval: -1},
+		wal: streamstore.Config{WALLinger: time.Millisecond}}
 }
 
 // node is one life of a node.
 type node struct {
 	*Set
-	store *streamstore.Store
+	store   *streamstore.Store
+	crashed bool
 }
 
-// start begins a life. Calling it without stop before is a crash of the life before.
+// start begins a life. Without a stop before, the life before crashes: it reaches the bucket
+// no more.
 func (c *cluster) start() *node {
 	c.t.Helper()
 	ctx := context.Background()
-	store, err := streamstore.Open(ctx, streamstore.Config{WALLinger: time.Millisecond}, 1, c.bucket, c.meta, c.meta, slog.New(slog.DiscardHandler))
+	if c.now != nil {
+		c.now.Cut(true)
+		c.life.crashed = true
+	}
+	c.faults.Seed++
+	c.now = objectstore.NewFaulty(c.bucket, c.faults)
+	store, err := streamstore.Open(ctx, c.wal, 1, c.now, c.meta, c.meta, slog.New(slog.DiscardHandler))
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -51,14 +64,21 @@ func (c *cluster) start() *node {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	n := &node{set, store}
+	n := &node{Set: set, store: store}
+	c.life = n
 	c.t.Cleanup(n.stop)
 	return n
 }
 
+// stop ends a life in order. One that lost the bucket cannot, and is given up.
 func (n *node) stop() {
-	n.Set.Close(context.Background())
-	n.store.Close(context.Background())
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if n.crashed {
+		cancel()
+	}
+	n.Set.Close(ctx)
+	n.store.Close(ctx)
 }
 
 func (n *node) create(t testing.TB, name string, partitions int, config map[string]string) *Partition {
@@ -216,6 +236,7 @@ func TestRecordsSurviveRestart(t *testing.T) {
 			if clean {
 				n.stop()
 			}
+			old := c.now
 			n = c.start()
 			p2 := n.partition(t, "t", 0)
 			if p2.LeaderEpoch() != p.LeaderEpoch()+1 {
@@ -236,7 +257,8 @@ func TestRecordsSurviveRestart(t *testing.T) {
 				}
 			}
 			if !clean {
-				// The life before was fenced by the new one: it acknowledges nothing more.
+				// The life before wakes up, and was fenced by the new one: it acknowledges nothing more.
+				old.Cut(false)
 				ch, err := send(t, p, produced{values: []string{"zombie"}})
 				if err == nil {
 					err = (<-ch).err
