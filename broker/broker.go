@@ -34,6 +34,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/tabletopic/tabletopic/broker/group"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/partition"
 	"github.com/tabletopic/tabletopic/streamstore"
@@ -41,9 +42,6 @@ import (
 
 // Config holds the settings of a broker. The zero value of a field means its default.
 type Config struct {
-	// Listen is the host:port to listen on. "127.0.0.1:9092" if empty; port 0 lets the
-	// kernel choose.
-	Listen string
 	// Advertised is the host:port that clients are told to connect to. The address of
 	// the listener if empty.
 	Advertised string
@@ -68,8 +66,8 @@ type Config struct {
 
 	// IdleTimeout closes a connection without request. 10 min if zero.
 	IdleTimeout time.Duration
-	// StallTimeout closes a connection whose peer stops in the middle of a request, or
-	// does not take an answer, beyond the time that a rate of 32 KiB/s needs. 30 s if zero.
+	// StallTimeout closes a connection whose peer, in the middle of a request or of an
+	// answer, sends or takes neither 256 KiB nor the rest of it within this time. 30 s if zero.
 	StallTimeout time.Duration
 
 	// NoAutoCreate switches off the creation of a topic by a client that asks for its metadata.
@@ -84,7 +82,6 @@ type Config struct {
 }
 
 func (c *Config) setDefaults() {
-	def(&c.Listen, "127.0.0.1:9092")
 	def(&c.MaxConnections, 10_000)
 	def(&c.MaxRequestBytes, 100<<20)
 	def(&c.MaxRequestMemory, max(256<<20, int64(c.MaxRequestBytes)))
@@ -128,13 +125,14 @@ func (c *Config) validate() error {
 
 // Broker is a running Kafka listener. It is closed with Close.
 type Broker struct {
-	cfg  Config
-	set  *partition.Set
-	meta *metadata.Store
-	node streamstore.Node
-	log  *slog.Logger
-	m    *metrics
-	apis *apiTable
+	cfg    Config
+	set    *partition.Set
+	groups *group.Manager
+	meta   *metadata.Store
+	node   streamstore.Node
+	log    *slog.Logger
+	m      *metrics
+	apis   *apiTable
 
 	listener   net.Listener
 	host       string // advertised
@@ -152,19 +150,16 @@ type Broker struct {
 	conns map[*conn]struct{} // guarded by mu; nil after Close
 }
 
-// Open listens on cfg.Listen and serves the partitions of set until Close. Producer ids
-// come from meta; node is this process. Metrics are registered with reg unless it is nil.
-func Open(cfg Config, set *partition.Set, meta *metadata.Store, node streamstore.Node, log *slog.Logger, reg prometheus.Registerer) (*Broker, error) {
+// Open serves the partitions of set and the groups on l until Close, which closes l.
+// Producer ids come from meta; node is this process. Metrics are registered with reg
+// unless it is nil.
+func Open(cfg Config, l net.Listener, set *partition.Set, groups *group.Manager, meta *metadata.Store, node streamstore.Node, log *slog.Logger, reg prometheus.Registerer) (*Broker, error) {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	l, err := net.Listen("tcp", cfg.Listen)
-	if err != nil {
-		return nil, fmt.Errorf("kafka listener: %w", err)
-	}
 	b := &Broker{
-		cfg: cfg, set: set, meta: meta, node: node, log: log,
+		cfg: cfg, set: set, groups: groups, meta: meta, node: node, log: log,
 
 		apis:      newAPITable(),
 		listener:  l,
@@ -176,7 +171,6 @@ func Open(cfg Config, set *partition.Set, meta *metadata.Store, node streamstore
 	b.m = newMetrics(reg, b.apis)
 	b.ids.allocate = func(ctx context.Context, n int) (int64, error) { return meta.AllocateProducerIDs(ctx, node, n) }
 	if err := b.advertise(); err != nil {
-		l.Close()
 		return nil, err
 	}
 	b.ctx, b.cancel = context.WithCancel(context.Background())

@@ -18,7 +18,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/tabletopic/tabletopic/broker/group"
 	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/streamstore"
 )
 
 // logBuffer is a log that tests read.
@@ -48,9 +51,31 @@ type testBroker struct {
 func start(t testing.TB, cfg Config) *testBroker {
 	t.Helper()
 	set, meta, node := openSet(t)
-	cfg.Listen = "127.0.0.1:0"
+	return startOn(t, cfg, set, meta, node)
+}
+
+// listen takes a loopback port that the kernel picks.
+func listen(t testing.TB) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// openGroups runs the groups of a set until the test ends.
+func openGroups(t testing.TB, set *partition.Set) *group.Manager {
+	g := group.Open(set, group.Config{}, slog.New(slog.DiscardHandler))
+	t.Cleanup(g.Close)
+	return g
+}
+
+func startOn(t testing.TB, cfg Config, set *partition.Set, meta *metadata.Store, node streamstore.Node) *testBroker {
+	t.Helper()
 	logged := &logBuffer{}
-	b, err := Open(cfg, set, meta, node, slog.New(slog.NewTextHandler(logged, nil)), nil)
+	b, err := Open(cfg, listen(t), set, openGroups(t, set), meta, node, slog.New(slog.NewTextHandler(logged, nil)), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

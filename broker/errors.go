@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/tabletopic/tabletopic/broker/group"
 )
 
 // refuse is a Kafka error with what a user can do about it.
@@ -43,4 +45,13 @@ func codeAndText(err error) (int16, *string) {
 	}
 	text := err.Error()
 	return codeOf(err), &text
+}
+
+// groupCode is the code of a group request that its coordinator did not answer. Clients
+// look for the coordinator again and repeat.
+func groupCode(err error) int16 {
+	if errors.Is(err, group.ErrNotCoordinator) {
+		return kerr.NotCoordinator.Code
+	}
+	return codeOf(err)
 }

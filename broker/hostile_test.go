@@ -347,14 +347,23 @@ func TestConnectionLimit(t *testing.T) {
 
 func TestConfigRefused(t *testing.T) {
 	set, meta, node := openSet(t)
+	groups := openGroups(t, set)
 	for name, cfg := range map[string]Config{
-		"any address":       {Listen: "0.0.0.0:0"},
-		"no port":           {Listen: "127.0.0.1:0", Advertised: "host"},
-		"request memory":    {Listen: "127.0.0.1:0", MaxRequestMemory: 10},
-		"default above max": {Listen: "127.0.0.1:0", DefaultPartitions: 5, MaxPartitions: 2},
-		"negative":          {Listen: "127.0.0.1:0", MaxConnections: -1},
+		"any address":       {},
+		"no port":           {Advertised: "host"},
+		"request memory":    {MaxRequestMemory: 10},
+		"default above max": {DefaultPartitions: 5, MaxPartitions: 2},
+		"negative":          {MaxConnections: -1},
 	} {
-		if b, err := Open(cfg, set, meta, node, slog.New(slog.DiscardHandler), nil); err == nil {
+		l := listen(t)
+		if name == "any address" {
+			var err error
+			if l, err = net.Listen("tcp", ":0"); err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+		}
+		if b, err := Open(cfg, l, set, groups, meta, node, slog.New(slog.DiscardHandler), nil); err == nil {
 			b.Close(t.Context())
 			t.Errorf("%s: accepted", name)
 		}
@@ -372,7 +381,7 @@ func counterValue(t testing.TB, c prometheus.Counter) float64 {
 // Whatever the bytes, a connection ends, and without a panic.
 func FuzzConnection(f *testing.F) {
 	set, meta, node := openSet(f)
-	b, err := Open(Config{Listen: "127.0.0.1:0", MaxRequestBytes: 1 << 16, MaxPartitions: 3, NoAutoCreate: true}, set, meta, node, slog.New(slog.DiscardHandler), nil)
+	b, err := Open(Config{MaxRequestBytes: 1 << 16, MaxPartitions: 3, NoAutoCreate: true}, listen(f), set, openGroups(f, set), meta, node, slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		f.Fatal(err)
 	}

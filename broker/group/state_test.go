@@ -252,4 +252,3 @@ func FuzzReplay(f *testing.F) {
 		}
 	})
 }
-

@@ -1,0 +1,20 @@
+package broker
+
+import (
+	"context"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+func handleDeleteGroups(ctx context.Context, b *Broker, _ *request, req *kmsg.DeleteGroupsRequest) kmsg.Response {
+	resp := kmsg.NewPtrDeleteGroupsResponse()
+	for _, name := range req.Groups {
+		g, err := b.groups.Delete(ctx, name)
+		if err != nil {
+			g = kmsg.NewDeleteGroupsResponseGroup()
+			g.Group, g.ErrorCode = name, groupCode(err)
+		}
+		resp.Groups = append(resp.Groups, g)
+	}
+	return resp
+}

@@ -1,0 +1,21 @@
+package broker
+
+import (
+	"context"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/tabletopic/tabletopic/broker/group"
+)
+
+// handleJoinGroup waits for the rebalance, which is as long as the slowest member. The
+// group keeps its own copy of what it needs, so the decoded body does not count meanwhile.
+func handleJoinGroup(ctx context.Context, b *Broker, r *request, req *kmsg.JoinGroupRequest) kmsg.Response {
+	r.doneDecoding()
+	resp, err := b.groups.Join(ctx, req, group.Client{ID: r.clientID, Host: "/" + r.host()})
+	if err != nil {
+		resp = kmsg.NewPtrJoinGroupResponse()
+		resp.ErrorCode, resp.Generation, resp.MemberID = groupCode(err), -1, req.MemberID
+	}
+	return resp
+}

@@ -1,0 +1,265 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hamba/avro/v2"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// encoded returns a payload of v in the wire format.
+func encoded(t testing.TB, header []byte, schema string, v any) []byte {
+	t.Helper()
+	body, err := avro.Marshal(avro.MustParse(schema), v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(append([]byte(nil), header...), body...)
+}
+
+func produceAll(t testing.TB, s *server, topic string, values ...[]byte) {
+	t.Helper()
+	cl := s.client(kgo.DefaultProduceTopic(topic), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	for i, v := range values {
+		if err := cl.ProduceSync(context.Background(), &kgo.Record{Value: v}).FirstErr(); err != nil {
+			t.Fatalf("record %d: %v", i, err)
+		}
+	}
+}
+
+// A nullable field is added in mid-stream: the column appears, old rows are null, and the
+// first new record has its value.
+func TestAddedFieldBecomesColumn(t *testing.T) {
+	l := directoryLake(t)
+	s := l.server(t)
+	s.createTopic("people", 1, 500*time.Millisecond)
+	v1 := `{"type": "record", "name": "P", "fields": [{"name": "id", "type": "long"}, {"name": "home", "type": {"type": "record", "name": "H", "fields": [{"name": "city", "type": "string"}]}}]}`
+	v2 := `{"type": "record", "name": "P", "fields": [{"name": "id", "type": "long"}, {"name": "nick", "type": ["null", "string"], "default": null},
+		{"name": "home", "type": {"type": "record", "name": "H", "fields": [{"name": "city", "type": "string"}, {"name": "zip", "type": ["null", "int"], "default": null}]}}]}`
+	type home1 struct {
+		City string `avro:"city"`
+	}
+	type home2 struct {
+		City string `avro:"city"`
+		Zip  *int   `avro:"zip"`
+	}
+	type person1 struct {
+		ID   int64 `avro:"id"`
+		Home home1 `avro:"home"`
+	}
+	type person2 struct {
+		ID   int64   `avro:"id"`
+		Nick *string `avro:"nick"`
+		Home home2   `avro:"home"`
+	}
+	nick, zip := "ada", 12345
+	h1 := registerSchema(t, s, "people-value", v1)
+	produceAll(t, s, "people", encoded(t, h1, v1, person1{1, home1{"Rome"}}), encoded(t, h1, v1, person1{2, home1{"Oslo"}}))
+	waitForTable(t, s, "people", 2, 30*time.Second)
+	h2 := registerSchema(t, s, "people-value", v2)
+	produceAll(t, s, "people",
+		encoded(t, h2, v2, person2{3, &nick, home2{"Bonn", &zip}}),
+		encoded(t, h1, v1, person1{4, home1{"Lima"}}),
+		encoded(t, h2, v2, person2{5, nil, home2{"Bern", nil}}))
+	waitForTable(t, s, "people", 5, 30*time.Second)
+	want := "id,nick,city,zip\n1,NULL,Rome,NULL\n2,NULL,Oslo,NULL\n3,ada,Bonn,12345\n4,NULL,Lima,NULL\n5,NULL,Bern,NULL\n"
+	if got := l.query(t, s, "duckdb", "SELECT id, nick, home.city AS city, home.zip AS zip FROM ice.default.people"); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
+
+// The catalog is away for a minute: produce goes on, nothing is lost, and the rows appear after.
+func TestCatalogAway(t *testing.T) {
+	away := 60 * time.Second
+	data := t.TempDir()
+	warehouse := "file://" + t.TempDir()
+	catalog := startLab(t, "iceberg-rest", "--data", data, "--warehouse", warehouse)
+	s := startServer(t, "--catalog-uri", catalog.url)
+	s.createTopic("events", 2, 500*time.Millisecond)
+	header := registerSchema(t, s, "events-value", eventSchema)
+	values := func(first, n int) (out [][]byte) {
+		for i := range n {
+			out = append(out, encoded(t, header, eventSchema, event{int64(first + i), "x"}))
+		}
+		return out
+	}
+	produceAll(t, s, "events", values(0, 100)...)
+	waitForTable(t, s, "events", 100, 60*time.Second)
+	catalog.stop()
+
+	produced, slowest := 100, time.Duration(0)
+	cl := s.client(kgo.DefaultProduceTopic("events"))
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(away); time.Now().Before(end); <-tick.C {
+		begin := time.Now()
+		for _, v := range values(produced, 10) {
+			if err := cl.ProduceSync(context.Background(), &kgo.Record{Value: v}).FirstErr(); err != nil {
+				t.Fatalf("produce while the catalog is away: %v", err)
+			}
+			produced++
+		}
+		slowest = max(slowest, time.Since(begin))
+	}
+	catalog.start()
+	waitForTable(t, s, "events", int64(produced), 60*time.Second)
+	t.Logf("%d records, ten took %s at most", produced, slowest)
+	got := run(t, nil, "lab/query", "duckdb", "--uri", catalog.url, "--sort", "SELECT count(*) AS n, count(DISTINCT id) AS ids, sum(id) AS total FROM ice.default.events")
+	want := fmt.Sprintf("n,ids,total\n%d,%d,%d\n", produced, produced, produced*(produced-1)/2)
+	if got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	if out, code := s.cli("", "table", "verify", "events"); code != 0 {
+		t.Errorf("table verify: exit %d\n%s", code, out)
+	}
+}
+
+// What cannot be decoded goes to the dead letters with its cause; its neighbours land.
+func TestBadPayloads(t *testing.T) {
+	l := directoryLake(t)
+	s := l.server(t)
+	s.createTopic("events", 1, 500*time.Millisecond)
+	header := registerSchema(t, s, "events-value", eventSchema)
+	good := func(id int64) []byte { return encoded(t, header, eventSchema, event{id, "good"}) }
+	whole := good(2)
+	produceAll(t, s, "events",
+		good(0),
+		[]byte(`{"not": "wire format"}`),
+		[]byte{0, 0, 0, 0x27, 0x0f, 1, 2}, // schema id 9999
+		whole[:len(whole)-2],
+		append(good(3), 0), // a byte too many
+		[]byte{},
+		nil, // a tombstone is a row without values
+		good(1))
+	waitForTable(t, s, "events", 3, 30*time.Second)
+	got := l.query(t, s, "duckdb", `SELECT id, text, _kafka."offset" AS o FROM ice.default.events`)
+	if want := "id,text,o\n0,good,0\n1,good,7\nNULL,NULL,6\n"; got != want {
+		t.Errorf("table\n%swant\n%s", got, want)
+	}
+	out, code := s.cli("", "consume", "events.dlq", "--meta")
+	if code != 0 {
+		t.Fatal(out)
+	}
+	for offset, cause := range map[int]string{1: "no-magic-byte", 2: "unknown-schema", 3: "undecodable", 4: "undecodable", 5: "no-magic-byte"} {
+		found := false
+		for line := range strings.Lines(out) {
+			found = found || strings.Contains(line, fmt.Sprintf(`"tabletopic.source.offset","value":"%d"`, offset)) && strings.Contains(line, cause)
+		}
+		if !found {
+			t.Errorf("no dead letter of offset %d with cause %s in\n%s", offset, cause, out)
+		}
+	}
+	if n := strings.Count(out, "\n"); n != 5 {
+		t.Errorf("%d dead letters, want 5", n)
+	}
+	if out, code := s.cli("", "table", "verify", "events"); code != 0 {
+		t.Errorf("table verify: exit %d\n%s", code, out)
+	}
+}
+
+// Requests that cannot work are refused with a reason, and the server goes on.
+func TestRefusedRequests(t *testing.T) {
+	s := startServer(t)
+	ctx := context.Background()
+	adm := s.admin()
+	create := func(topic string, config map[string]string) error {
+		set := map[string]*string{}
+		for k, v := range config {
+			set[k] = kadm.StringPtr(v)
+		}
+		resp, err := adm.CreateTopic(ctx, 1, 1, set, topic)
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, resp.ErrMessage)
+		}
+		return nil
+	}
+	for _, c := range []struct {
+		name   string
+		err    error
+		code   *kerr.Error
+		reason string
+	}{
+		{"unknown key", create("a", map[string]string{"table.topic.enabled": "true"}), kerr.InvalidConfig, "table.topic.enable"},
+		{"value of the wrong kind", create("b", map[string]string{"table.topic.target.lag.ms": "soon"}), kerr.InvalidConfig, "table.topic.target.lag.ms"},
+		{"table name that no catalog takes", create("c", map[string]string{"table.topic.enable": "true", "table.topic.name": "../Über"}), kerr.InvalidConfig, "table.topic.name"},
+		{"topic name", create("no/slash", nil), kerr.InvalidTopicException, ""},
+	} {
+		if !errors.Is(c.err, c.code) || !strings.Contains(fmt.Sprint(c.err), c.reason) {
+			t.Errorf("%s: got %v, want %s with %q", c.name, c.err, c.code.Message, c.reason)
+		}
+	}
+
+	// A topic name that no catalog takes gets a table name that all do.
+	for topic, table := range map[string]string{"Orders.v1": "orders_v1", "1st-Topic": "_1st_topic"} {
+		s.createTopic(topic, 1, 500*time.Millisecond)
+		header := registerSchema(t, s, topic+"-value", eventSchema)
+		produceAll(t, s, topic, encoded(t, header, eventSchema, event{1, topic}))
+		waitForTable(t, s, topic, 1, 30*time.Second)
+		var status struct{ Table string }
+		if err := s.api("/api/tables/"+topic, &status); err != nil || !strings.HasSuffix(status.Table, table) {
+			t.Errorf("topic %s is table %q, %v; want %s", topic, status.Table, err, table)
+		}
+	}
+
+	// A record of 20 MB is refused, by a client that does not refuse it itself.
+	cl := s.client(kgo.DefaultProduceTopic("Orders.v1"), kgo.ProducerBatchMaxBytes(64<<20), kgo.BrokerMaxWriteBytes(80<<20), kgo.RecordRetries(0))
+	if err := cl.ProduceSync(ctx, &kgo.Record{Value: make([]byte, 20<<20)}).FirstErr(); !errors.Is(err, kerr.MessageTooLarge) {
+		t.Errorf("20 MB record: %v, want MESSAGE_TOO_LARGE", err)
+	}
+	header := registerSchema(t, s, "Orders.v1-value", eventSchema)
+	produceAll(t, s, "Orders.v1", encoded(t, header, eventSchema, event{2, "still here"}))
+	waitForTable(t, s, "Orders.v1", 2, 30*time.Second)
+}
+
+// A full disk refuses produce with a reason; what was acknowledged is there once there is room.
+func TestFullDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to mount a small tmpfs")
+	}
+	disk := t.TempDir()
+	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=48m"); err != nil {
+		t.Skipf("mount a small tmpfs: %v", err)
+	}
+	t.Cleanup(func() { _ = exec.Command("umount", "-l", disk).Run() })
+	s := newServer(t)
+	s.data = disk
+	s.start()
+	s.createTopic("events", 1, 500*time.Millisecond)
+	header := registerSchema(t, s, "events-value", eventSchema)
+	cl := s.client(kgo.DefaultProduceTopic("events"), kgo.ProducerBatchCompression(kgo.NoCompression()), kgo.RecordDeliveryTimeout(10*time.Second), kgo.RecordRetries(5))
+	var acked int64
+	var failure error
+	for i := int64(0); failure == nil; i++ {
+		if i > 2000 {
+			t.Fatal("200 MB fit into 48 MB")
+		}
+		value := encoded(t, header, eventSchema, event{i, fmt.Sprintf("%0100000d", i)})
+		if failure = cl.ProduceSync(context.Background(), &kgo.Record{Value: value}).FirstErr(); failure == nil {
+			acked++
+		}
+	}
+	t.Logf("%d records until %v", acked, failure)
+	if log := s.log.String(); !strings.Contains(log, "no space left on device") {
+		t.Errorf("the server does not say that the disk is full:\n%s", tail([]byte(log), 3000))
+	}
+	s.kill()
+	if err := syscall.Mount("tmpfs", disk, "tmpfs", syscall.MS_REMOUNT, "size=1g"); err != nil {
+		t.Fatal(err)
+	}
+	s.start()
+	log := readLog(t, s, "events", 1)
+	if int64(len(log)) < acked {
+		t.Errorf("%d records in the log, %d were acknowledged", len(log), acked)
+	}
+	waitForTable(t, s, "events", int64(len(log)), 60*time.Second)
+}

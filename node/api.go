@@ -1,0 +1,211 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/apache/iceberg-go/table"
+
+	"github.com/tabletopic/tabletopic/catalog"
+	"github.com/tabletopic/tabletopic/coordinator"
+	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/worker"
+)
+
+// TableStatus says how far the table of a topic is.
+type TableStatus struct {
+	Topic      string            `json:"topic"`
+	Table      string            `json:"table"`
+	Location   string            `json:"location,omitempty"`
+	Snapshot   int64             `json:"snapshot,omitempty"`
+	Snapshots  int               `json:"snapshots"`
+	Rows       int64             `json:"rows"`
+	Files      int64             `json:"files"`
+	LagRecords int64             `json:"lag_records"`
+	LagMillis  int64             `json:"lag_ms"`
+	Columns    []Column          `json:"columns,omitempty"`
+	Partitions []PartitionStatus `json:"partitions"`
+	Error      string            `json:"error,omitempty"`
+}
+
+// Column is a column of a table on its top level.
+type Column struct {
+	Name string `json:"name"`
+	Type string `json:"type"`
+}
+
+// PartitionStatus compares a partition with the table.
+type PartitionStatus struct {
+	Partition int32 `json:"partition"`
+	LogStart  int64 `json:"log_start"`
+	LogEnd    int64 `json:"log_end"`
+	TableNext int64 `json:"table_next"` // first offset that the table does not hold; -1 if none was begun
+}
+
+// handleAPI adds the administration API. Errors are {"message": …}.
+//
+//	GET  /api/tables                  {"tables": [TableStatus, …]}
+//	GET  /api/tables/{topic}          TableStatus
+//	POST /api/tables/{topic}/verify   coordinator.Report
+func (n *Node) handleAPI(mux *http.ServeMux) {
+	mux.HandleFunc("GET /api/tables", func(w http.ResponseWriter, r *http.Request) {
+		list := []TableStatus{}
+		for _, t := range n.set.Topics() {
+			if cfg, err := partition.ParseTopicConfig(t.Config); err == nil && cfg.Table.Enable {
+				list = append(list, n.status(r.Context(), t, cfg.Table, false))
+			}
+		}
+		answer(w, http.StatusOK, map[string]any{"tables": list})
+	})
+	mux.HandleFunc("GET /api/tables/{topic}", func(w http.ResponseWriter, r *http.Request) {
+		t, cfg, err := n.tableOf(r.PathValue("topic"))
+		if err != nil {
+			answer(w, http.StatusNotFound, message(err))
+			return
+		}
+		answer(w, http.StatusOK, n.status(r.Context(), t, cfg, true))
+	})
+	mux.HandleFunc("POST /api/tables/{topic}/verify", func(w http.ResponseWriter, r *http.Request) {
+		t, cfg, err := n.tableOf(r.PathValue("topic"))
+		if err != nil {
+			answer(w, http.StatusNotFound, message(err))
+			return
+		}
+		report, err := n.verify(r.Context(), t, cfg)
+		if err != nil {
+			answer(w, http.StatusInternalServerError, message(err))
+			return
+		}
+		answer(w, http.StatusOK, report)
+	})
+}
+
+func answer(w http.ResponseWriter, code int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(v) // a peer that is gone needs no answer
+}
+
+func message(err error) map[string]string { return map[string]string{"message": err.Error()} }
+
+func (n *Node) tableOf(topic string) (metadata.Topic, partition.TableConfig, error) {
+	t, ok := n.set.Topic(topic)
+	if !ok {
+		return t, partition.TableConfig{}, fmt.Errorf("topic %s does not exist", topic)
+	}
+	cfg, err := partition.ParseTopicConfig(t.Config)
+	if err == nil && !cfg.Table.Enable {
+		err = fmt.Errorf("topic %s has no table: set table.topic.enable=true, as in 'tabletopic topic alter %s --config table.topic.enable=true'", topic, topic)
+	}
+	return t, cfg.Table, err
+}
+
+// load returns the table of a topic.
+func (n *Node) load(ctx context.Context, t metadata.Topic, cfg partition.TableConfig) (table.Identifier, *table.Table, error) {
+	id, err := coordinator.Identifier(cfg.Namespace, cfg.Name, t.Name)
+	if err != nil {
+		return nil, nil, err
+	}
+	cat, err := n.catalog(cfg.Catalog)
+	if err != nil {
+		return id, nil, err
+	}
+	tbl, err := cat.Load(ctx, id)
+	return id, tbl, err
+}
+
+func (n *Node) status(ctx context.Context, t metadata.Topic, cfg partition.TableConfig, columns bool) TableStatus {
+	s := TableStatus{Topic: t.Name, Partitions: []PartitionStatus{}}
+	id, tbl, err := n.load(ctx, t, cfg)
+	s.Table = catalogName(id)
+	next := map[int32]int64{}
+	switch {
+	case errors.Is(err, catalog.ErrNoTable): // made with the first record
+	case err != nil:
+		s.Error = err.Error()
+	default:
+		if err := s.describe(tbl, t, next, columns); err != nil {
+			s.Error = err.Error()
+		}
+	}
+	for i := range int32(len(t.Partitions)) {
+		ps := PartitionStatus{Partition: i, TableNext: -1}
+		if p, err := n.set.Partition(t.Name, i); err == nil {
+			o := p.Offsets()
+			ps.LogStart, ps.LogEnd = o.LogStart, o.LastStable
+		}
+		held := ps.LogStart
+		if at, ok := next[i]; ok {
+			ps.TableNext = at
+			held = max(held, at)
+		}
+		s.LagRecords += max(0, ps.LogEnd-held)
+		s.Partitions = append(s.Partitions, ps)
+	}
+	if w := n.workers.Worker(t.ID); w != nil {
+		s.LagMillis = w.Age(time.Now()).Milliseconds()
+	}
+	return s
+}
+
+func catalogName(id table.Identifier) string {
+	name := ""
+	for i, part := range id {
+		if i > 0 {
+			name += "."
+		}
+		name += part
+	}
+	return name
+}
+
+// describe fills in what the table says of itself.
+func (s *TableStatus) describe(tbl *table.Table, t metadata.Topic, next map[int32]int64, columns bool) error {
+	meta := tbl.Metadata()
+	s.Location, s.Snapshots = tbl.Location(), len(meta.Snapshots())
+	if snap := meta.CurrentSnapshot(); snap != nil {
+		s.Snapshot = snap.SnapshotID
+		if snap.Summary != nil {
+			s.Rows, _ = strconv.ParseInt(snap.Summary.Properties["total-records"], 10, 64)
+			s.Files, _ = strconv.ParseInt(snap.Summary.Properties["total-data-files"], 10, 64)
+		}
+	}
+	if columns {
+		for _, f := range tbl.Schema().Fields() {
+			s.Columns = append(s.Columns, Column{f.Name, f.Type.String()})
+		}
+	}
+	pos, ok, err := coordinator.ReadPosition(meta.Properties())
+	if err != nil || !ok || pos.Topic != t.ID {
+		return err
+	}
+	for p, offset := range pos.Next {
+		next[p] = offset
+	}
+	return nil
+}
+
+// verify reads the log and every data file of the table and compares them.
+func (n *Node) verify(ctx context.Context, t metadata.Topic, cfg partition.TableConfig) (*coordinator.Report, error) {
+	_, tbl, err := n.load(ctx, t, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("table of topic %s: %w", t.Name, err)
+	}
+	logs := map[int32]coordinator.LogReader{}
+	for i := range int32(len(t.Partitions)) {
+		p, err := n.set.Partition(t.Name, i)
+		if err != nil {
+			return nil, err
+		}
+		logs[i] = worker.Partition{P: p}
+	}
+	dead := worker.NewDeadLetterTopic(n.set, t, cfg.DLQ)
+	return coordinator.Verify(ctx, tbl, coordinator.Topic{ID: t.ID, Name: t.Name, Partitions: int32(len(t.Partitions))}, cfg.KafkaColumn, n.locator, logs,
+		func(ctx context.Context, partition int32) (map[int64]bool, error) { return dead.Since(ctx, partition, 0) })
+}

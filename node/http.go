@@ -1,0 +1,70 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/tabletopic/tabletopic/catalog/server"
+	"github.com/tabletopic/tabletopic/objectstore"
+	"github.com/tabletopic/tabletopic/schemaregistry"
+)
+
+// serveHTTP serves everything that is not Kafka on one port.
+func (n *Node) serveHTTP(registry *schemaregistry.Registry) {
+	mux := http.NewServeMux()
+	mux.Handle("/", registry.Handler())
+	mux.Handle("/iceberg/", http.StripPrefix("/iceberg", server.New(n.builtin, n.locator, server.Config{Defaults: n.engineDefaults()}, n.log)))
+	mux.Handle("/metrics", promhttp.HandlerFor(n.metrics, promhttp.HandlerOpts{}))
+	mux.HandleFunc("/healthz", n.health)
+	mux.HandleFunc("/readyz", n.health)
+	n.handleAPI(mux)
+	n.http = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := n.http.Serve(n.httpListener); !errors.Is(err, http.ErrServerClosed) {
+			n.log.Error("http server ended", "err", err)
+		}
+	}()
+	n.onClose("http", func(ctx context.Context) error {
+		err := n.http.Shutdown(ctx)
+		<-done
+		return err
+	})
+}
+
+// health answers 200 as long as the node may acknowledge; it listens only once it is ready.
+func (n *Node) health(w http.ResponseWriter, _ *http.Request) {
+	if err := n.store.Err(); err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	w.Write([]byte("ok\n"))
+}
+
+// engineDefaults are the properties by which engines reach the warehouse; without secrets.
+func (n *Node) engineDefaults() map[string]string {
+	if !strings.HasPrefix(n.cfg.Warehouse, "s3://") {
+		return nil
+	}
+	s3, _, err := objectstore.ParseS3URL(n.cfg.Warehouse)
+	if err != nil {
+		return nil // openBucket refused it already
+	}
+	defaults := map[string]string{}
+	if s3.Endpoint != "" {
+		defaults["s3.endpoint"] = s3.Endpoint
+	}
+	if s3.Region != "" {
+		defaults["s3.region"], defaults["client.region"] = s3.Region, s3.Region
+	}
+	if s3.PathStyle {
+		defaults["s3.path-style-access"] = "true"
+	}
+	return defaults
+}

@@ -1,0 +1,273 @@
+// Package node is one Table Topic server: it opens every part in order, hands each what it
+// needs, and closes them in the opposite order. It is the only wiring there is; the command,
+// the demo and the tests run what Open opens.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/tabletopic/tabletopic/broker"
+	"github.com/tabletopic/tabletopic/broker/group"
+	"github.com/tabletopic/tabletopic/catalog"
+	"github.com/tabletopic/tabletopic/catalog/rest"
+	"github.com/tabletopic/tabletopic/catalog/sql"
+	"github.com/tabletopic/tabletopic/coordinator"
+	"github.com/tabletopic/tabletopic/coordinator/control"
+	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/objectstore"
+	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/schemaregistry"
+	"github.com/tabletopic/tabletopic/streamstore"
+	"github.com/tabletopic/tabletopic/worker"
+)
+
+// controlPartitions is how many partitions the control topic is made with. Topics share them.
+const controlPartitions = 8
+
+// Node is a running server.
+type Node struct {
+	cfg     Config
+	log     *slog.Logger
+	metrics *prometheus.Registry
+
+	locator      *objectstore.Locator
+	store        *streamstore.Store
+	set          *partition.Set
+	builtin      *sql.Catalog
+	external     catalog.Catalog // nil if there is none
+	workers      *worker.Manager
+	broker       *broker.Broker
+	httpListener net.Listener
+	http         *http.Server
+
+	closers []closer // in the order of opening
+}
+
+// A closer ends one part.
+type closer struct {
+	name  string
+	close func(ctx context.Context) error
+}
+
+// Open starts a node and returns when it serves. After an error nothing is left running.
+func Open(ctx context.Context, cfg Config, log *slog.Logger) (*Node, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	n := &Node{cfg: cfg, log: log, metrics: prometheus.NewRegistry()}
+	n.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if err := n.open(ctx); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return n, nil
+}
+
+// open opens part after part. The listeners come first: a process that cannot have its
+// ports must not fence the one that has them.
+func (n *Node) open(ctx context.Context) error {
+	kafkaListener, err := n.listen("kafka", n.cfg.Kafka)
+	if err != nil {
+		return err
+	}
+	if n.httpListener, err = n.listen("http", n.cfg.HTTP); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(n.cfg.Data, 0o755); err != nil {
+		return fmt.Errorf("data directory: %w", err)
+	}
+	bucket, err := n.openBucket(ctx)
+	if err != nil {
+		return err
+	}
+	meta, err := metadata.Open(ctx, n.cfg.Metadata, n.log)
+	if err != nil {
+		return fmt.Errorf("metadata %s: %w", n.cfg.Metadata, err)
+	}
+	n.onClose("metadata", func(context.Context) error { return meta.Close() })
+	if err := n.openLog(ctx, bucket, meta); err != nil {
+		return err
+	}
+	if err := n.openCatalogs(ctx, meta); err != nil {
+		return err
+	}
+	registry := schemaregistry.New(meta, schemaregistry.Config{}, n.log)
+	if err := n.openTables(ctx, registry); err != nil {
+		return err
+	}
+	groups := group.Open(n.set, group.Config{}, n.log)
+	n.onClose("groups", func(context.Context) error { groups.Close(); return nil })
+	n.serveHTTP(registry)
+	n.broker, err = broker.Open(broker.Config{
+		Advertised: n.cfg.KafkaAdvertised, MaxConnections: n.cfg.MaxConnections, MaxRequestBytes: n.cfg.MaxRequestBytes,
+		NoAutoCreate: !n.cfg.AutoCreateTopics, DefaultPartitions: n.cfg.DefaultPartitions,
+		ReservedTopics: []string{group.Topic, "__transaction_state", control.TopicName},
+	}, kafkaListener, n.set, groups, meta, n.store.Node(), n.log, n.metrics)
+	if err != nil {
+		return err
+	}
+	n.onClose("broker", n.broker.Close)
+	return nil
+}
+
+func (n *Node) onClose(name string, close func(context.Context) error) {
+	n.closers = append(n.closers, closer{name, close})
+}
+
+// listen takes an address, and keeps it until the end unless its part closes it before.
+func (n *Node) listen(flag, addr string) (net.Listener, error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w: end the process that has it, or choose another address with --%s", addr, err, flag)
+	}
+	n.onClose(flag+" listener", func(context.Context) error {
+		if err := l.Close(); !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
+	})
+	return l, nil
+}
+
+// openBucket opens the object store, proves that it can fence, and makes it known to
+// everything that finds files by their location.
+func (n *Node) openBucket(ctx context.Context) (objectstore.Bucket, error) {
+	var s3 objectstore.S3Config
+	for _, u := range []string{n.cfg.Warehouse, n.cfg.ObjectStore} {
+		if strings.HasPrefix(u, "s3://") {
+			cfg, _, err := objectstore.ParseS3URL(u)
+			if err != nil {
+				return nil, err
+			}
+			s3 = cfg
+			s3.HTTPClient = objectstore.NewHTTPClient()
+		}
+	}
+	n.locator = objectstore.NewLocator(s3)
+	bucket, err := objectstore.Open(ctx, n.cfg.ObjectStore)
+	if err != nil {
+		return nil, fmt.Errorf("object store: %w", err)
+	}
+	if err := objectstore.Probe(ctx, bucket); err != nil {
+		return nil, fmt.Errorf("object store %s: %w", n.cfg.ObjectStore, err)
+	}
+	bucket = objectstore.Observe(bucket, newStoreMetrics(n.metrics))
+	n.locator.Add(bucket)
+	return bucket, nil
+}
+
+// openLog takes the node's streams and partitions over from its earlier life.
+func (n *Node) openLog(ctx context.Context, bucket objectstore.Bucket, meta *metadata.Store) error {
+	var err error
+	n.store, err = streamstore.Open(ctx, streamstore.Config{
+		WAL: streamstore.WALKind(n.cfg.WAL), WALDir: filepath.Join(n.cfg.Data, "wal"), WALBytes: n.cfg.WALBytes, WALLinger: n.cfg.WALLinger,
+		WALUnflushedBytes: n.cfg.WALUnflushed, LogCacheBytes: n.cfg.LogCache, BlockCacheBytes: n.cfg.BlockCache,
+		UploadBytes: n.cfg.UploadBytes, UploadInterval: n.cfg.UploadInterval,
+	}, streamstore.NodeID(n.cfg.NodeID), bucket, meta, meta, n.log)
+	if err != nil {
+		return fmt.Errorf("stream store: %w", err)
+	}
+	n.onClose("stream store", n.store.Close)
+	n.set, err = partition.OpenSet(ctx, partition.Config{}, n.store, meta, n.log)
+	if err != nil {
+		return fmt.Errorf("partitions: %w", err)
+	}
+	n.onClose("partitions", n.set.Close)
+	return nil
+}
+
+func (n *Node) openCatalogs(ctx context.Context, meta *metadata.Store) error {
+	warehouse, _, _ := strings.Cut(n.cfg.Warehouse, "?")
+	var err error
+	n.builtin, err = sql.Open(ctx, meta.DB(), n.locator, sql.Config{Warehouse: warehouse})
+	if err != nil {
+		return fmt.Errorf("built-in catalog: %w", err)
+	}
+	if n.cfg.CatalogURI == "" {
+		return nil
+	}
+	n.external, err = rest.Open(ctx, n.locator, rest.Config{
+		URI: n.cfg.CatalogURI, Warehouse: n.cfg.CatalogWarehouse, Token: n.cfg.CatalogToken, Credential: n.cfg.CatalogCredential, Scope: n.cfg.CatalogScope,
+	})
+	if err != nil {
+		return fmt.Errorf("catalog %s: %w", n.cfg.CatalogURI, err)
+	}
+	return nil
+}
+
+// catalog implements coordinator.Catalogs.
+func (n *Node) catalog(name string) (catalog.Catalog, error) {
+	switch {
+	case name == "" && n.external != nil:
+		return n.external, nil
+	case name == "":
+		return n.builtin, nil
+	}
+	return nil, fmt.Errorf("catalog %q does not exist: leave table.topic.catalog empty for the catalog of this server", name)
+}
+
+// openTables starts the workers and the coordinators of the topics that have tables.
+func (n *Node) openTables(ctx context.Context, registry *schemaregistry.Registry) error {
+	ctl, err := control.OpenTopic(ctx, n.set, controlPartitions)
+	if err != nil {
+		return err
+	}
+	schemas := control.NewSchemas(func(ctx context.Context, id int32) (control.WriterSchema, error) {
+		s, err := registry.Schema(ctx, int(id))
+		return control.WriterSchema{Type: s.Type, Text: s.Text, References: s.Dependencies}, err
+	})
+	shared := worker.NewShared(runtime.GOMAXPROCS(0), n.cfg.TableMemory, worker.NewMetrics(n.metrics))
+	n.workers = worker.Open(n.set, ctl, schemas, n.locator, shared, n.log)
+	n.onClose("workers", func(context.Context) error { n.workers.Close(); return nil })
+	coordinators := coordinator.Open(n.set, ctl, n.catalog, schemas, n.locator, coordinator.NewMetrics(n.metrics), n.log)
+	n.onClose("coordinators", func(context.Context) error { coordinators.Close(); return nil })
+	return nil
+}
+
+// KafkaAddr is where the Kafka protocol is served.
+func (n *Node) KafkaAddr() string { return n.broker.Addr().String() }
+
+// HTTPAddr is where registry, catalog and administration are served.
+func (n *Node) HTTPAddr() string { return n.httpListener.Addr().String() }
+
+// Wait returns when ctx ends, with nil, or when the node may acknowledge nothing more, with
+// the reason.
+func (n *Node) Wait(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-n.store.Fenced():
+		return fmt.Errorf("node %d stops: %w", n.cfg.NodeID, n.store.Err())
+	}
+}
+
+// Close stops taking requests, uploads what is pending and ends every part.
+func (n *Node) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.ShutdownTimeout)
+	defer cancel()
+	var errs []error
+	for len(n.closers) > 0 {
+		last := n.closers[len(n.closers)-1]
+		n.closers = n.closers[:len(n.closers)-1]
+		begin := time.Now()
+		if err := last.close(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("close %s: %w", last.name, err))
+		}
+		if d := time.Since(begin); d > time.Second {
+			n.log.Info("slow close", "part", last.name, "duration", d.Round(time.Millisecond))
+		}
+	}
+	return errors.Join(errs...)
+}
