@@ -241,3 +241,44 @@ want("SHOW NAMESPACES IN ice", [("web",)])
 		t.Errorf("duckdb after spark: %s, want %s", got, want)
 	}
 }
+
+// Trino reads our table, changes it, and makes its own.
+func TestTrino(t *testing.T) {
+	url := lab.Trino(t)
+	uri, c, store := engineFixture(t)
+	tbl, err := c.Create(t.Context(), table.Identifier{"web", "clicks"}, catalogtest.Schema(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	appendRows(t, c, store, tbl, 0, 100)
+	for _, step := range []struct{ statement, want string }{
+		{fmt.Sprintf(`CREATE CATALOG ice USING iceberg WITH ("iceberg.catalog.type"='rest', "iceberg.rest-catalog.uri"='%s', "fs.local.enabled"='true', "local.location"='/')`, uri), ""},
+		{"SELECT count(*), sum(id), max(_kafka.\"offset\") FROM ice.web.clicks", "[[100 4950 99]]"},
+		{"INSERT INTO ice.web.clicks (id) VALUES 100", "[[1]]"},
+		{"DELETE FROM ice.web.clicks WHERE id < 10", "[[10]]"},
+		{"ALTER TABLE ice.web.clicks ADD COLUMN country varchar", ""},
+		{"SELECT count(*), sum(id), count(country) FROM ice.web.clicks", "[[91 5005 0]]"},
+		{"CREATE SCHEMA ice.lab", ""},
+		{"CREATE TABLE ice.lab.a WITH (partitioning = ARRAY['bucket(id, 2)']) AS SELECT id FROM ice.web.clicks", "[[91]]"},
+		{"ALTER TABLE ice.lab.a RENAME TO ice.lab.b", ""},
+		{"ALTER TABLE ice.lab.b EXECUTE optimize", ""},
+		{"SELECT sum(id) FROM ice.lab.b", "[[5005]]"},
+		{"DROP TABLE ice.lab.b", ""},
+		{"DROP SCHEMA ice.lab", ""},
+		{"SHOW TABLES FROM ice.web", "[[clicks]]"},
+	} {
+		rows, err := lab.TrinoQuery(url, step.statement)
+		if err != nil {
+			t.Fatalf("%s: %v", step.statement, err)
+		}
+		if got := fmt.Sprint(rows); step.want != "" && got != step.want {
+			t.Errorf("%s: %s, want %s", step.statement, got, step.want)
+		}
+	}
+	if tbl, err = c.Load(t.Context(), tbl.Identifier()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Commit(t.Context(), tbl, catalog.Commit{Snapshot: true}); err != nil {
+		t.Fatal(err)
+	}
+}
