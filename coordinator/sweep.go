@@ -61,7 +61,7 @@ const maxSwept = 100_000
 func (s *Sweeper) Sweep(ctx context.Context, index int32, now time.Time) error {
 	type entry struct {
 		topic uuid.UUID
-		at    time.Time
+		event control.Journal
 	}
 	names := map[string]entry{} // by location, the last entry
 	end := int64(-1)            // the first offset that is kept
@@ -74,7 +74,7 @@ func (s *Sweeper) Sweep(ctx context.Context, index int32, now time.Time) error {
 			}
 			for _, n := range e.Names {
 				if _, known := names[n]; known || end < 0 {
-					names[n] = entry{topic, e.At}
+					names[n] = entry{topic, e}
 				}
 			}
 		case control.Committed:
@@ -89,12 +89,25 @@ func (s *Sweeper) Sweep(ctx context.Context, index int32, now time.Time) error {
 	}
 	topics := map[uuid.UUID][]string{}
 	for n, e := range names {
-		if now.Sub(e.at) >= s.Grace || invariant.Off("sweep-grace") {
+		if now.Sub(e.event.At) >= s.Grace || invariant.Off("sweep-grace") {
 			topics[e.topic] = append(topics[e.topic], n)
 		}
 	}
 	for _, topic := range slices.SortedFunc(maps.Keys(topics), func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) }) {
-		if err := s.files(ctx, topic, topics[topic]); err != nil {
+		err := s.files(ctx, topic, topics[topic])
+		if err == nil {
+			continue
+		}
+		if ctx.Err() != nil {
+			return err
+		}
+		s.Logger.Warn("unadopted data files stay for the next sweep", "topic_id", topic, "files", len(topics[topic]), "error", err)
+		var again []control.Event
+		for _, n := range topics[topic] {
+			e := names[n].event
+			again = append(again, control.Journal{At: e.At, Table: e.Table, Names: []string{n}})
+		}
+		if err := s.Log.Append(ctx, topic, again...); err != nil {
 			return err
 		}
 	}

@@ -13,9 +13,11 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tabletopic/tabletopic/catalog"
+	catalogsql "github.com/tabletopic/tabletopic/catalog/sql"
 	"github.com/tabletopic/tabletopic/coordinator"
 	"github.com/tabletopic/tabletopic/coordinator/control"
 	"github.com/tabletopic/tabletopic/objectstore"
+	"github.com/tabletopic/tabletopic/parquetio"
 	"github.com/tabletopic/tabletopic/record"
 )
 
@@ -124,6 +126,7 @@ func TestZombieCoordinatorIsFenced(t *testing.T) {
 	p.committed()
 	p.crash()
 	close(hold.release)
+	p.wait(func() bool { return len(ended) > 0 }, func() string { return "the zombie to stop" })
 	if err := <-ended; !errors.Is(err, coordinator.ErrFenced) {
 		t.Fatalf("zombie ended with %v, want ErrFenced", err)
 	}
@@ -416,27 +419,35 @@ func TestNewIncarnationOfATopic(t *testing.T) {
 // A table that was dropped and made again gets no file that was meant for the old one (A11).
 func TestTableReplacedWhileFilesWait(t *testing.T) {
 	p := newPath(t, 1)
-	p.start()
-	p.produce(10)
-	tab := p.committed()
+	v, err := parquetio.ParseAvro(wideSchema)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := parquetio.TableSchema(v, "_kafka") // other field ids
+	if err != nil {
+		t.Fatal(err)
+	}
 	var once atomic.Bool
-	p.catalog.mu.Lock()
 	p.catalog.fault = func(int) fault {
 		if once.CompareAndSwap(false, true) {
 			if err := p.catalog.Drop(context.Background(), p.ident()); err != nil {
 				t.Error(err)
 			}
-			if _, err := p.catalog.Catalog.Create(context.Background(), p.ident(), tab.Schema(), nil); err != nil {
+			if _, err := p.catalog.Catalog.Create(context.Background(), p.ident(), other, nil); err != nil {
 				t.Error(err)
 			}
+			return faultConflict
 		}
 		return faultNone
 	}
-	p.catalog.mu.Unlock()
+	p.start()
 	p.produce(10)
 	p.wait(once.Load, func() string { return "the commit" })
 	p.committed()
-	p.exact(20, 0) // all, into the new table
+	p.exact(10, 0)
+	p.produce(10)
+	p.committed()
+	p.exact(20, 0)
 }
 
 // Existing data is taken from the log's start when the table is switched on (A22), and what
@@ -519,4 +530,201 @@ func planned(t *testing.T, tab *table.Table) map[string]bool {
 		out[task.File.FilePath()] = true
 	}
 	return out
+}
+
+// rollback sets main to the snapshot before the current one.
+func (p *path) rollback() {
+	p.t.Helper()
+	tab, err := p.load()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	_, err = p.catalog.Catalog.(*catalogsql.Catalog).CommitTable(context.Background(), p.ident(), nil,
+		[]table.Update{table.NewSetSnapshotRefUpdate(table.MainBranch, *tab.CurrentSnapshot().ParentSnapshotID, table.BranchRef, 0, 0, 0)})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// A table that a user rolled back is noticed: by default nothing is committed until it is as
+// it was; replay brings the rows again, accept leaves them out and records it.
+func TestRewind(t *testing.T) {
+	for _, c := range []struct {
+		policy string
+		rows   int64
+		gaps   int64
+	}{{coordinator.RewindPause, 10, 0}, {coordinator.RewindReplay, 30, 0}, {coordinator.RewindAccept, 20, 10}} {
+		t.Run(c.policy, func(t *testing.T) {
+			p := newPath(t, 1)
+			p.start()
+			p.produce(10)
+			p.committed()
+			p.produce(10)
+			p.wait(func() bool { tab, err := p.load(); return err == nil && len(tab.Metadata().Snapshots()) >= 2 }, func() string { return "two snapshots" })
+			p.committed()
+			p.crash()
+			p.rollbackTo(10)
+			p.cfg.OnRewind = c.policy
+			p.start()
+			p.produce(10)
+			if c.policy == coordinator.RewindPause {
+				if err := sleep(t.Context(), 300*time.Millisecond); err != nil {
+					t.Fatal(err)
+				}
+				if r := p.verify(); r.Partitions[0].Rows != c.rows {
+					t.Fatalf("%d rows while paused, want %d", r.Partitions[0].Rows, c.rows)
+				}
+				p.crash()
+				p.cfg.OnRewind = coordinator.RewindReplay
+				p.start()
+				c.rows = 30
+			}
+			p.wait(func() bool { return p.verify().Partitions[0].Rows == c.rows }, func() string { return "the rows" })
+			p.exact(c.rows, 0)
+			if r := p.verify(); r.Partitions[0].Gaps != c.gaps {
+				t.Errorf("%d offsets in recorded gaps, want %d", r.Partitions[0].Gaps, c.gaps)
+			}
+		})
+	}
+}
+
+// rollbackTo rolls back until the table has that many rows.
+func (p *path) rollbackTo(rows int64) {
+	p.t.Helper()
+	for p.verify().Partitions[0].Rows > rows {
+		p.rollback()
+	}
+	if got := p.verify().Partitions[0].Rows; got != rows {
+		p.t.Fatalf("%d rows after the rollback, want %d", got, rows)
+	}
+}
+
+// Two topics that would share one table do not.
+func TestTableOfAnotherTopicIsRefused(t *testing.T) {
+	p := newPath(t, 1)
+	p.start()
+	p.produce(5)
+	p.committed()
+	p.crash()
+	first := p.topic
+	p.topic, p.name, p.epoch, p.logs[0] = uuid.New(), "Events", 0, &memoryLog{}
+	p.start()
+	p.produce(5)
+	if err := sleep(t.Context(), 300*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	tab, err := p.load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at, _, err := coordinator.ReadPosition(tab.Properties()); err != nil || at.Topic != first {
+		t.Errorf("table is at %+v of topic %s, error %v", at, first, err)
+	}
+}
+
+// A file is in the journal before it is in the store.
+func TestJournalComesBeforeTheFile(t *testing.T) {
+	p := newPath(t, 1)
+	var early atomic.Int64
+	hold := p.bucket.Hold(objectstore.Before, func(op objectstore.Op, key string) bool {
+		if op != objectstore.OpPut || !strings.HasSuffix(key, ".parquet") {
+			return false
+		}
+		for _, e := range p.control.All(p.topic) {
+			if j, ok := e.(control.Journal); ok && strings.HasSuffix(j.Names[0], key) {
+				return false
+			}
+		}
+		early.Add(1)
+		return false
+	})
+	defer hold.Release(nil)
+	p.control.Refuse(func(e control.Event) error {
+		if _, ok := e.(control.Journal); ok {
+			return sleep(t.Context(), 100*time.Millisecond)
+		}
+		return nil
+	})
+	p.start()
+	p.produce(5)
+	p.committed()
+	p.exact(5, 0)
+	if n := early.Load(); n > 0 {
+		t.Errorf("%d files were written before the journal had their names", n)
+	}
+}
+
+// Files that no commit adopted are deleted after the grace, and none that the table has.
+func TestSweepDeletesWhatNoCommitAdopted(t *testing.T) {
+	p := newPath(t, 1)
+	p.start()
+	p.produce(10)
+	tab := p.committed()
+	p.crash()
+	orphan := catalog.DataLocation(tab, "orphan.parquet")
+	b, key, err := p.locator.Resolve(t.Context(), orphan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Put(t.Context(), key, []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	live := planned(t, tab)
+	names := []string{orphan}
+	for n := range live {
+		names = append(names, n)
+	}
+	swept := &sweepLog{topic: p.topic}
+	now := time.Now()
+	swept.events = []control.Event{control.Journal{At: now.Add(-2 * time.Hour), Names: names}}
+	s := &coordinator.Sweeper{Log: swept, Locator: p.locator, Grace: time.Hour, Logger: testLog(t),
+		Load: func(context.Context, uuid.UUID) (*table.Table, error) { return p.load() }}
+
+	// Named again a minute ago: a worker still holds it.
+	swept.events = append(swept.events, control.Journal{At: now.Add(-time.Minute), Names: []string{orphan}})
+	if err := s.Sweep(t.Context(), 0, now); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Get(t.Context(), key, 0, -1); err != nil {
+		t.Fatalf("file of a living worker: %v", err)
+	}
+	if swept.trimmed != 1 {
+		t.Errorf("control log trimmed to %d, want 1", swept.trimmed)
+	}
+	swept.events = []control.Event{control.Journal{At: now.Add(-2 * time.Hour), Names: names}}
+	if err := s.Sweep(t.Context(), 0, now); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Get(t.Context(), key, 0, -1); !errors.Is(err, objectstore.ErrNotFound) {
+		t.Errorf("file that nobody adopted: %v, want not found", err)
+	}
+	p.exact(10, 0)
+}
+
+// sweepLog is a control log of one partition.
+type sweepLog struct {
+	topic   uuid.UUID
+	events  []control.Event
+	trimmed int64
+}
+
+func (l *sweepLog) Append(_ context.Context, _ uuid.UUID, events ...control.Event) error {
+	l.events = append(l.events, events...)
+	return nil
+}
+
+func (l *sweepLog) Partitions() int { return 1 }
+
+func (l *sweepLog) Scan(_ context.Context, _ int32, from int64, fn func(uuid.UUID, int64, control.Event) error) (int64, error) {
+	for i := from; i < int64(len(l.events)); i++ {
+		if err := fn(l.topic, i, l.events[i]); err != nil {
+			return i, err
+		}
+	}
+	return int64(len(l.events)), nil
+}
+
+func (l *sweepLog) Trim(_ context.Context, _ int32, offset int64) error {
+	l.trimmed = offset
+	return nil
 }

@@ -331,7 +331,7 @@ func (t *task) convert(ctx context.Context) {
 
 // record makes a row or a dead letter of rec. It returns false if neither can be made now.
 func (t *task) record(ctx context.Context, rec *record.Record, m parquetio.RecordMeta) bool {
-	if len(t.skip) > 0 && t.skip[rec.Offset] {
+	if len(t.skip) > 0 && t.skip[rec.Offset] && !invariant.Off("dead-letter-stays-dead") {
 		t.dead++
 		return true
 	}

@@ -11,9 +11,9 @@ import (
 // read is what a topic would give. The zero value is ready.
 type Memory struct {
 	mu      sync.Mutex
-	entries []memoryEntry // guarded by mu
-	grown   chan struct{} // guarded by mu; closed when entries grow
-	refuse  func() error  // guarded by mu
+	entries []memoryEntry     // guarded by mu
+	grown   chan struct{}     // guarded by mu; closed when entries grow
+	refuse  func(Event) error // guarded by mu
 }
 
 type memoryEntry struct {
@@ -21,8 +21,8 @@ type memoryEntry struct {
 	event Event
 }
 
-// Refuse makes Append ask fn first, and return its error.
-func (m *Memory) Refuse(fn func() error) {
+// Refuse makes Append ask fn first, for each event, and return its error. Fn may wait.
+func (m *Memory) Refuse(fn func(Event) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.refuse = fn
@@ -34,12 +34,18 @@ func (m *Memory) Append(ctx context.Context, topic uuid.UUID, events ...Event) e
 		return err
 	}
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.refuse != nil {
-		if err := m.refuse(); err != nil {
+	refuse := m.refuse
+	m.mu.Unlock()
+	for _, e := range events {
+		if refuse == nil {
+			break
+		}
+		if err := refuse(e); err != nil {
 			return err
 		}
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	for _, e := range events {
 		e, err := parseBody(e.kind(), e.appendBody(nil))
 		if err != nil {
