@@ -58,7 +58,7 @@ type columnChunk struct {
 
 	encoding   parquet.Encoding
 	dictionary *dictionary // nil if there is none
-	fallback   bool        // the dictionary became too large on the way
+	fallback   bool        // the dictionary became too large on the way: the rest is plain
 
 	*page        // at hand
 	bit      int // of booleans in plain
@@ -68,6 +68,7 @@ type columnChunk struct {
 	bounds   bounds
 
 	pages      []dataPage
+	plainPages bool // there is one without values
 	compressed int64
 	rows       int64 // in finished pages
 	total      bounds
@@ -104,11 +105,11 @@ type dataPage struct {
 	stats        metadata.EncodedStatistics
 }
 
-func newColumnChunk(column *schema.Column, encoding parquet.Encoding, codec compress.Codec, cfg *WriterConfig, s *scratch) *columnChunk {
+func newColumnChunk(column *schema.Column, dictionary bool, codec compress.Codec, cfg *WriterConfig, s *scratch) *columnChunk {
 	c := &columnChunk{
 		column: column, kind: physicals[column.PhysicalType()], width: column.TypeLength(),
 		maxDef: column.MaxDefinitionLevel(), maxRep: column.MaxRepetitionLevel(),
-		codec: codec, cfg: cfg, encoding: encoding, page: pagePool.Get().(*page), scratch: s,
+		codec: codec, cfg: cfg, encoding: bareEncoding(column), page: pagePool.Get().(*page), scratch: s,
 	}
 	if column.SortOrder() == schema.SortSIGNED {
 		c.order = orderSigned
@@ -123,14 +124,23 @@ func newColumnChunk(column *schema.Column, encoding parquet.Encoding, codec comp
 	if c.maxRep == 0 {
 		c.itemDef = 0
 	}
-	if encoding == parquet.Encodings.RLEDict {
+	if dictionary && c.kind != physicalBoolean {
 		prefix := 0
 		if c.kind == physicalBytes {
 			prefix = 4
 		}
-		c.dictionary = newDictionary(prefix)
+		c.dictionary, c.encoding = newDictionary(prefix), parquet.Encodings.RLEDict
 	}
 	return c
+}
+
+// bareEncoding returns how the values of a column are encoded without a dictionary.
+func bareEncoding(column *schema.Column) parquet.Encoding {
+	switch column.PhysicalType() {
+	case parquet.Types.Int32, parquet.Types.Int64:
+		return parquet.Encodings.DeltaBinaryPacked
+	}
+	return parquet.Encodings.Plain
 }
 
 // values are those of a leaf array as its column stores them.
@@ -153,15 +163,20 @@ func (c *columnChunk) valuesOf(a arrow.Array) (v values, err error) {
 	case *array.Decimal128:
 		return c.decimals(t), nil
 	case *array.String, *array.Binary:
+		if c.kind != physicalBytes {
+			break
+		}
 		v.offsets, v.data = arrow.Int32Traits.CastFromBytes(raw(1)), raw(2)
 		return v, nil
 	case *array.Null:
 		return v, nil
 	}
+	mismatch := fmt.Errorf("values of type %s do not go into a column of type %s", a.DataType(), c.column.PhysicalType())
 	fixed, ok := a.DataType().(arrow.FixedWidthDataType)
 	if !ok {
-		return v, fmt.Errorf("values of type %s are not supported", a.DataType())
+		return v, mismatch
 	}
+	ok = false
 	switch c.kind {
 	case physicalInt32, physicalFloat:
 		ok = fixed.BitWidth() == 32
@@ -177,7 +192,7 @@ func (c *columnChunk) valuesOf(a arrow.Array) (v values, err error) {
 		v.data = raw(1)
 	}
 	if !ok {
-		return v, fmt.Errorf("values of type %s do not go into a column of type %s", a.DataType(), c.column.PhysicalType())
+		return v, mismatch
 	}
 	return v, nil
 }
@@ -232,15 +247,53 @@ func (c *columnChunk) write(a arrow.Array, def, rep []int16) error {
 		c.slots += toSlot - slot
 		c.pageRows += rows
 		slot = toSlot
+		c.reconsider()
 		if c.pageRows >= pageRows || c.raw+2*int64(len(c.def)+len(c.rep)) >= c.cfg.PageBytes {
 			c.endPage()
 		}
 		if c.dictionary != nil && !c.fallback && int64(len(c.dictionary.data)) > c.cfg.DictionaryBytes {
 			c.endPage()
-			c.fallback, c.encoding = true, parquet.Encodings.Plain
+			// It went with the page if that was the first and it did not pay.
+			if c.dictionary != nil {
+				c.fallback, c.encoding = true, parquet.Encodings.Plain
+			}
 		}
 	}
 	return nil
+}
+
+// reconsider drops the dictionary while the first page fills, as soon as its values come
+// again too seldom. Numbers need more repeats than text: their deltas are small.
+func (c *columnChunk) reconsider() {
+	if c.dictionary == nil || len(c.pages) > 0 {
+		return
+	}
+	n, distinct := len(c.index), len(c.dictionary.entries)
+	text := c.kind == physicalBytes || c.kind == physicalFixed
+	switch {
+	case n < stepRows:
+	case !text && distinct*2 > n, text && distinct*10 > n*9, text && n >= 8*stepRows && distinct*4 > n*3:
+		c.dropDictionary()
+	}
+}
+
+// dropDictionary goes on without, and puts the values of the first page back in.
+func (c *columnChunk) dropDictionary() {
+	d := c.dictionary
+	c.dictionary, c.encoding = nil, bareEncoding(c.column)
+	for _, n := range c.index {
+		e := &d.entries[n]
+		v := d.data[e.from:e.to]
+		switch {
+		case c.encoding == parquet.Encodings.DeltaBinaryPacked && c.kind == physicalInt32:
+			c.i32 = append(c.i32, int32(binary.LittleEndian.Uint32(v)))
+		case c.encoding == parquet.Encodings.DeltaBinaryPacked:
+			c.i64 = append(c.i64, int64(binary.LittleEndian.Uint64(v)))
+		default:
+			c.plain = append(c.plain, d.data[e.from-d.prefix:e.to]...)
+		}
+	}
+	c.index = c.index[:0]
 }
 
 // step returns how far the next step goes: whole rows, few enough for one page if there is
@@ -426,6 +479,9 @@ func (c *columnChunk) endPage() {
 	if c.slots == 0 {
 		return
 	}
+	if c.dictionary != nil && len(c.pages) == 0 && len(c.dictionary.entries)*10 > len(c.index)*6 {
+		c.dropDictionary()
+	}
 	body := c.body[:0]
 	if c.maxRep > 0 {
 		body = appendLevels(body, c.rep, c.maxRep)
@@ -433,7 +489,12 @@ func (c *columnChunk) endPage() {
 	if c.maxDef > 0 {
 		body = appendLevels(body, c.def, c.maxDef)
 	}
-	switch c.encoding {
+	encoding := c.encoding
+	if c.bounds.values == 0 {
+		encoding = parquet.Encodings.Plain // of nothing
+		c.plainPages = true
+	}
+	switch encoding {
 	case parquet.Encodings.RLEDict:
 		width := bits.Len(uint(max(len(c.dictionary.entries)-1, 1)))
 		body = append(body, byte(width))
@@ -454,7 +515,7 @@ func (c *columnChunk) endPage() {
 	packed := c.codec.(levelCodec).EncodeLevel(c.packed[:0], body, c.cfg.CompressionLevel)
 	c.pages = append(c.pages, dataPage{
 		body: append([]byte(nil), packed...), uncompressed: len(body), slots: c.slots, firstRow: c.rows,
-		encoding: c.encoding, stats: c.bounds.encode(c.kind, c.order, c.text, true),
+		encoding: encoding, stats: c.bounds.encode(c.kind, c.order, c.text, true),
 	})
 	c.compressed += int64(len(packed))
 	c.rows += int64(c.pageRows)
@@ -482,6 +543,9 @@ func (c *columnChunk) flush(pager file.PageWriter, meta *metadata.ColumnChunkMet
 	c.endPage()
 	pagePool.Put(c.page)
 	c.page = nil
+	if c.dictionary != nil && len(c.dictionary.entries) == 0 {
+		c.dictionary = nil
+	}
 	if c.dictionary != nil {
 		page := file.NewDictionaryPage(memory.NewBufferBytes(c.dictionary.data), int32(len(c.dictionary.entries)), parquet.Encodings.Plain)
 		if _, err := pager.WriteDictionaryPage(page); err != nil {
@@ -497,5 +561,5 @@ func (c *columnChunk) flush(pager file.PageWriter, meta *metadata.ColumnChunkMet
 		}
 	}
 	meta.SetStats(c.total.encode(c.kind, c.order, c.text, false))
-	return pager.Close(c.dictionary != nil, c.fallback)
+	return pager.Close(c.dictionary != nil, c.fallback || c.plainPages)
 }

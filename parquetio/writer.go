@@ -29,7 +29,7 @@ type WriterConfig struct {
 	// PageBytes ends a page when it has this many bytes before compression. 1 MiB if zero.
 	PageBytes int64
 	// DictionaryBytes is how large the dictionary of one column may become before the
-	// column goes on without. 1 MiB if zero.
+	// column goes on without. 2 MiB if zero.
 	DictionaryBytes int64
 }
 
@@ -44,13 +44,13 @@ func (c *WriterConfig) setDefaults() {
 		c.PageBytes = 1 << 20
 	}
 	if c.DictionaryBytes == 0 {
-		c.DictionaryBytes = 1 << 20
+		c.DictionaryBytes = 2 << 20
 	}
 }
 
 // A Writer makes one Parquet file in memory. It encodes the pages itself and leaves headers,
-// footer and page index to arrow-go. Which columns get a dictionary is decided from the
-// values of the first batch. It is not safe for concurrent use.
+// footer and page index to arrow-go. A column has a
+// dictionary if the values of its first page come again often enough. It is not safe for concurrent use.
 type Writer struct {
 	table  *iceberg.Schema
 	cfg    WriterConfig
@@ -58,12 +58,12 @@ type Writer struct {
 	parts  chunks
 
 	// set by the first batch
-	props  *parquet.WriterProperties
-	meta   *metadata.FileMetaDataBuilder
-	index  *metadata.PageIndexBuilder
-	parq   *schema.Schema
-	codec  compress.Codec
-	encode []parquet.Encoding // by column
+	props      *parquet.WriterProperties
+	meta       *metadata.FileMetaDataBuilder
+	index      *metadata.PageIndexBuilder
+	parq       *schema.Schema
+	codec      compress.Codec
+	dictionary []bool // by column: worth a try
 
 	group   []*columnChunk // the row group at hand, nil between two
 	groups  int16
@@ -131,7 +131,7 @@ func (w *Writer) Write(batch arrow.RecordBatch) error {
 		}
 	}
 	if w.meta == nil {
-		if err := w.open(all); err != nil {
+		if err := w.open(); err != nil {
 			return fmt.Errorf("open parquet file: %w", err)
 		}
 	}
@@ -141,7 +141,7 @@ func (w *Writer) Write(batch arrow.RecordBatch) error {
 	if w.group == nil {
 		w.group = make([]*columnChunk, len(all))
 		for i := range w.group {
-			w.group[i] = newColumnChunk(w.parq.Column(i), w.encode[i], w.codec, &w.cfg, &w.scratch)
+			w.group[i] = newColumnChunk(w.parq.Column(i), w.dictionary[i], w.codec, &w.cfg, &w.scratch)
 		}
 	}
 	for i, f := range all {
@@ -158,8 +158,8 @@ func (w *Writer) Write(batch arrow.RecordBatch) error {
 	return nil
 }
 
-// open starts the file with what the first batch tells about its columns.
-func (w *Writer) open(first []leaf) (err error) {
+// open starts the file.
+func (w *Writer) open() (err error) {
 	properties := []parquet.WriterProperty{
 		parquet.WithVersion(parquet.V2_6),
 		parquet.WithCreatedBy("tabletopic"),
@@ -174,15 +174,10 @@ func (w *Writer) open(first []leaf) (err error) {
 	if w.codec, err = compress.GetCodec(compress.Codecs.Zstd); err != nil {
 		return err
 	}
-	if len(first) != w.parq.NumColumns() {
-		return fmt.Errorf("batch has %d leaf columns, the table has %d", len(first), w.parq.NumColumns())
-	}
-	for i, f := range first {
-		e := encodingOf(w.parq.Column(i), f)
-		w.encode = append(w.encode, e)
-		if e != parquet.Encodings.RLEDict {
-			properties = append(properties, parquet.WithEncodingPath(w.parq.Column(i).ColumnPath(), e))
-		}
+	for i := range w.parq.NumColumns() {
+		column := w.parq.Column(i)
+		properties = append(properties, parquet.WithEncodingPath(column.ColumnPath(), bareEncoding(column)))
+		w.dictionary = append(w.dictionary, true)
 	}
 	w.props = parquet.NewWriterProperties(properties...)
 	text, err := json.Marshal(w.table)
@@ -200,19 +195,6 @@ func (w *Writer) open(first []leaf) (err error) {
 }
 
 var magic = []byte("PAR1")
-
-// encodingOf chooses how a column is encoded from a sample of its values.
-func encodingOf(column *schema.Column, f leaf) parquet.Encoding {
-	switch t := column.PhysicalType(); {
-	case t == parquet.Types.Boolean:
-		return parquet.Encodings.Plain
-	case lowCardinality(f.array):
-		return parquet.Encodings.RLEDict
-	case t == parquet.Types.Int32 || t == parquet.Types.Int64:
-		return parquet.Encodings.DeltaBinaryPacked
-	}
-	return parquet.Encodings.Plain
-}
 
 // endGroup writes the row group at hand to the file.
 func (w *Writer) endGroup() error {
@@ -241,6 +223,7 @@ func (w *Writer) endGroup() error {
 		if err := c.flush(pager, column); err != nil {
 			return fmt.Errorf("end row group: column %s: %w", w.parq.Column(i).Path(), err)
 		}
+		w.dictionary[i] = (c.dictionary != nil || c.total.values == 0) && !c.fallback
 		invariant.Check(c.rows == int64(w.inRows), "column %s has %d rows, its row group %d", w.parq.Column(i).Path(), c.rows, w.inRows)
 	}
 	group.SetNumRows(w.inRows)
