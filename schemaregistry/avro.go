@@ -82,7 +82,8 @@ func (c canonicaliser) object(n node, namespace, path string) (node, error) {
 		return c.record(n, namespace, path)
 	case "enum", "fixed":
 		out.set("type", t)
-		if _, err := c.name(&out, n, namespace, path); err != nil {
+		space, err := c.name(&out, n, namespace, path)
+		if err != nil {
 			return n, err
 		}
 		reserved := schemaReserved
@@ -94,7 +95,7 @@ func (c canonicaliser) object(n node, namespace, path string) (node, error) {
 			copyKeys(&out, n, "size")
 		}
 		c.props(&out, n, reserved)
-		copyKeys(&out, n, "aliases")
+		aliases(&out, n, space)
 		return out, nil
 	case "array", "map":
 		key := map[string]string{"array": "items", "map": "values"}[t.text]
@@ -159,8 +160,27 @@ func (c canonicaliser) record(n node, namespace, path string) (node, error) {
 	}
 	out.set("fields", list)
 	c.props(&out, n, schemaReserved)
-	copyKeys(&out, n, "aliases")
+	aliases(&out, n, space)
 	return out, nil
+}
+
+// aliases writes the aliases of a type, which lie in its own namespace unless they say other.
+func aliases(out *node, n node, namespace string) {
+	list, ok := n.get("aliases")
+	if !ok {
+		return
+	}
+	short := node{kind: list.kind, text: list.text}
+	for _, a := range list.values {
+		if a.kind == 's' {
+			a.text = relative(a.text, namespace)
+		}
+		short.values = append(short.values, a)
+	}
+	if list.kind == 'o' {
+		short = list // no list of names: refused when it is parsed
+	}
+	out.set("aliases", short)
 }
 
 // name writes name and, where it differs from the enclosing one, namespace. It returns the
