@@ -119,8 +119,13 @@ func (p *path) start() {
 
 func (p *path) coordinator(epoch int32, cat catalog.Catalog) *coordinator.Coordinator {
 	p.t.Helper()
+	return p.coordinatorOn(p.control, epoch, cat)
+}
+
+func (p *path) coordinatorOn(ctl control.Log, epoch int32, cat catalog.Catalog) *coordinator.Coordinator {
+	p.t.Helper()
 	c, err := coordinator.New(coordinator.Topic{ID: p.topic, Name: p.name, Partitions: int32(len(p.logs)), Epoch: epoch},
-		cat, p.control, control.NewSchemas(p.call), p.cfg, nil, testLog(p.t))
+		cat, ctl, control.NewSchemas(p.call), p.cfg, nil, testLog(p.t))
 	if err != nil {
 		p.t.Fatal(err)
 	}
