@@ -195,17 +195,17 @@ func TestProducerEpoch(t *testing.T) {
 // once, in the producer's order, and an acknowledged one is there for good. The oracle is
 // the list of what each producer had acknowledged.
 func TestIdempotenceModel(t *testing.T) {
-	for seed := range uint64(6) {
+	for seed := range uint64(4) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		c := newCluster(t)
 		c.cfg.CheckpointBytes = 1 + r.Int64N(2000)
-		c.faults = objectstore.Faults{Seed: seed << 32, Unavailable: 0.05, Lost: 0.05}
+		c.faults = objectstore.Faults{Seed: seed << 32, Unavailable: 0.02, Lost: 0.02}
 		n := c.start()
 		p := n.create(t, "t", 1, nil)
 		const producers = 3
 		var acked, sent [producers]int32 // batches; the sequence is the number of the batch
 		var offsets [producers][]int64
-		for range 120 {
+		for range 80 {
 			k := r.IntN(producers)
 			switch {
 			case r.IntN(15) == 0:

@@ -356,20 +356,52 @@ func TestTopicsAndWatch(t *testing.T) {
 	}
 }
 
-// Ten thousand partitions open quickly, in few transactions.
-func TestOpensManyPartitions(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes seconds")
-	}
+// A thousand partitions are taken over in two transactions: one raises the leader epochs, one
+// opens the streams.
+func TestTakesOverInTwoTransactions(t *testing.T) {
+	ctx := context.Background()
 	c := newCluster(t)
 	n := c.start()
-	p := n.create(t, "many", 10_000, nil)
-	mustAppend(t, p, produced{values: []string{"v"}})
-	start := time.Now()
-	n = c.start()
-	t.Logf("opened in %v", time.Since(start))
-	if _, err := n.Partition("many", 9999); err != nil {
+	mustAppend(t, n.create(t, "many", 1000, nil), produced{values: []string{"v"}})
+	n.stop()
+	store, err := streamstore.Open(ctx, c.wal, 1, c.bucket, c.meta, c.meta, slog.New(slog.DiscardHandler))
+	if err != nil {
 		t.Fatal(err)
 	}
-	wantValues(t, n.partition(t, "many", 0), 0, "v")
+	defer store.Close(ctx)
+	changes := func() int {
+		t.Helper()
+		all, err := c.meta.Changes(ctx, 0, 100_000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := map[metadata.ChangeKind]int{}
+		for _, change := range all {
+			seen[change.Kind]++
+		}
+		return seen[metadata.ChangeNode] + seen[metadata.ChangeStream]
+	}
+	before := changes()
+	set, err := OpenSet(ctx, c.cfg, store, c.meta, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close(ctx)
+	if got := changes() - before; got != 2 {
+		t.Fatalf("%d transactions, want 2", got)
+	}
+	p, err := set.Partition("many", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantValues(t, p, 0, "v")
+}
+
+func BenchmarkOpen10000(b *testing.B) {
+	c := newCluster(b)
+	n := c.start()
+	mustAppend(b, n.create(b, "many", 10_000, nil), produced{values: []string{"v"}})
+	for b.Loop() {
+		n = c.start()
+	}
 }
