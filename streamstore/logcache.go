@@ -66,7 +66,6 @@ func (b *cacheBlock) add(stream StreamID, epoch int64, batch RecordBatch) (*stre
 		b.spans[stream] = s
 	}
 	s.add(batch)
-	b.bytes += memoryOf(batch)
 	return s, !ok
 }
 
@@ -88,7 +87,6 @@ func (c *logCache) add(b *bulk, limit int64, now time.Time) (look bool) {
 	if look = c.active == nil; look {
 		c.active = newCacheBlock(now)
 	}
-	before := c.active.bytes
 	for i := range b.entries {
 		e := &b.entries[i]
 		span, isNew := c.active.add(e.stream.id, e.stream.epoch, e.batch)
@@ -100,7 +98,8 @@ func (c *logCache) add(b *bulk, limit int64, now time.Time) (look bool) {
 			c.streams[span.stream] = append(spans, span)
 		}
 	}
-	c.bytes += c.active.bytes - before
+	c.active.bytes += b.memory
+	c.bytes += b.memory
 	c.active.mark = b.seq + 1
 	if c.active.bytes >= limit {
 		c.archiveLocked()

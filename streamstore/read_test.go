@@ -255,7 +255,7 @@ func TestUploadInterval(t *testing.T) {
 	})
 }
 
-// 64 MiB at full speed are 8 WAL objects and a few data objects; a stream with 8 MiB or more
+// Data at full speed makes a WAL object per 8 MiB and a few data objects; a stream with 8 MiB or more
 // has one of its own, the small ones share.
 func TestRequestsPerUpload(t *testing.T) {
 	e := newEnv(t)
@@ -272,14 +272,14 @@ func TestRequestsPerUpload(t *testing.T) {
 			}
 		}
 	}
-	add(streams[0], 440) // 55 MiB
+	add(streams[0], 330) // 41 MiB
 	for _, st := range streams[1:] {
 		add(st, 7)
 	}
 	s.wal.flush()
 	wg.Wait()
-	if n := o.take(objectstore.OpPutIfAbsent, walPrefix); n > 9 {
-		t.Errorf("%d WAL objects for 63 MiB, want at most 9", n)
+	if n := o.take(objectstore.OpPutIfAbsent, walPrefix); n > 7 {
+		t.Errorf("%d WAL objects for 49 MiB, want at most 7", n)
 	}
 	if err := s.upload.flush(context.Background()); err != nil {
 		t.Fatal(err)

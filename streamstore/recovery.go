@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"strconv"
 	"time"
 
 	"github.com/tabletopic/tabletopic/internal/invariant"
@@ -162,6 +164,46 @@ func (r *recovery) flush(ctx context.Context) error {
 	r.block, r.held = nil, 0
 	if errors.Is(err, ErrConflict) {
 		return fmt.Errorf("another process changed the streams of node %d meanwhile: %w", r.s.node.ID, err)
+	}
+	return err
+}
+
+// sweepWALs deletes what earlier lives of the node left although their WALs are retired: a
+// recovery may have died before it deleted, and a zombie may have written above its
+// fence. Fences stay.
+func (s *Store) sweepWALs(ctx context.Context) error {
+	for after := ""; ; {
+		page, err := s.bucket.List(ctx, fmt.Sprintf("%s%d/", walPrefix, s.node.ID), after)
+		if err != nil {
+			return fmt.Errorf("list WALs of node %d: %w", s.node.ID, err)
+		}
+		if len(page) == 0 {
+			break
+		}
+		var keys []string
+		for _, o := range page {
+			if _, epoch, _, ok := parseWALKey(o.Key); ok && epoch < s.node.Epoch && o.Size != walFenceSize {
+				keys = append(keys, o.Key)
+			}
+		}
+		if err := s.bucket.Delete(ctx, keys...); err != nil {
+			return fmt.Errorf("delete WALs of node %d: %w", s.node.ID, err)
+		}
+		after = page[len(page)-1].Key
+	}
+	if s.cfg.WALDir == "" {
+		return nil
+	}
+	dir := walNodeDir(s.cfg.WALDir, s.node.ID)
+	names, err := s.cfg.WALFS.List(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	for _, name := range names {
+		if epoch, perr := strconv.ParseUint(name, 16, 64); perr == nil && int64(epoch) < s.node.Epoch {
+			r := &fileWALReader{fs: s.cfg.WALFS, dir: walLifeDir(s.cfg.WALDir, s.node.ID, int64(epoch))}
+			err = errors.Join(err, r.remove(ctx))
+		}
 	}
 	return err
 }

@@ -295,11 +295,17 @@ func (s *Store) abandon() {
 func (s *Store) cleanLoop(ctx context.Context) {
 	t := time.NewTicker(s.cfg.CleanInterval)
 	defer t.Stop()
-	for {
+	for swept := false; ; {
 		select {
 		case <-t.C:
 		case <-ctx.Done():
 			return
+		}
+		if !swept {
+			err := s.sweepWALs(ctx)
+			if swept = err == nil; !swept && ctx.Err() == nil {
+				s.log.Warn("remains of earlier WALs not removed, trying again later", "error", err)
+			}
 		}
 		_, err := s.Clean(ctx)
 		if errors.Is(err, ErrNodeFenced) {

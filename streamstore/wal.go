@@ -29,7 +29,8 @@ type bulk struct {
 	seq     uint64   // set when its write starts
 	chunks  [][]byte // chunk 0 starts with the header; chunks never move
 	entries []entry
-	size    int64          // bytes of chunks, header included
+	size    int64          // bytes in chunks, header included
+	memory  int64          // what the bulk occupies: whole chunks, and the overhead of its batches
 	due     time.Time      // when to close it
 	copying sync.WaitGroup // appenders that still copy into it
 	err     error          // outcome of the write …
@@ -48,6 +49,7 @@ func (b *bulk) reserve(n, chunk int) []byte {
 	last := len(b.chunks) - 1
 	if last < 0 || cap(b.chunks[last])-len(b.chunks[last]) < n {
 		b.chunks = append(b.chunks, make([]byte, 0, max(n, chunk)))
+		b.memory += int64(max(n, chunk))
 		last++
 	}
 	at := len(b.chunks[last])
@@ -97,21 +99,19 @@ type wal struct {
 	unuploaded int64         // guarded by mu; memory of what is appended and not uploaded, unflushed included
 	room       chan struct{} // guarded by mu; closed and replaced when either shrinks
 	lastSeal   time.Time     // guarded by mu; when the timer last closed a bulk
-	chunkHint  int           // guarded by mu; size of the last bulk
+	chunkHint  int           // guarded by mu; size of the next bulk's first chunk
 	flushing   bool          // guarded by mu; close the current bulk now
 	closing    bool          // guarded by mu
 	err        error         // guarded by mu; why nothing is appended any more
 }
 
-// batchOverhead is about what a batch costs in memory beside its payload, until it is
-// evicted: its record header, its entry in a bulk and its place in the log cache.
-const batchOverhead = 192
-
-func memoryOf(b RecordBatch) int64 { return batchOverhead + int64(len(b.Payload)) }
-
 const (
 	idleLinger = 10 * time.Millisecond
-	minChunk   = 16 << 10
+	minChunk   = 4 << 10
+
+	// batchOverhead is about what a batch costs in memory beside its record, until it is
+	// evicted: its entry in a bulk and its place in the log cache.
+	batchOverhead = 160
 )
 
 func newWAL(node Node, by nonce, device walDevice, cfg Config) *wal {
@@ -147,7 +147,7 @@ func (w *wal) append(ctx context.Context, st *Stream, b RecordBatch, done func(e
 			w.mu.Unlock()
 			return 0, err
 		}
-		if !w.full(int64(size), memoryOf(b)) {
+		if !w.full(int64(size)) {
 			break
 		}
 		room := w.room
@@ -169,13 +169,15 @@ func (w *wal) append(ctx context.Context, st *Stream, b RecordBatch, done func(e
 		w.openLocked(size)
 	}
 	cur := w.cur
-	rec := cur.reserve(size, min(max(2*int(cur.size), minChunk), int(max(w.cfg.WALBytes, minChunk))))
+	held := cur.memory
+	rec := cur.reserve(size, int(max(minChunk, min(cur.size, w.cfg.WALBytes-cur.size))))
+	cur.memory += batchOverhead
 	payload := b.Payload
 	b.Payload = rec[walRecordSize:]
 	cur.entries = append(cur.entries, entry{st, b, done})
 	cur.copying.Add(1)
 	w.unflushed += int64(size)
-	w.unuploaded += memoryOf(b)
+	w.unuploaded += cur.memory - held
 	if cur.size >= w.cfg.WALBytes {
 		w.sealLocked()
 	}
@@ -188,11 +190,11 @@ func (w *wal) append(ctx context.Context, st *Stream, b RecordBatch, done func(e
 	return b.BaseOffset, nil
 }
 
-// full reports whether a batch of size bytes in the WAL and some more in memory must
-// wait. One that is larger than a bound passes alone.
-func (w *wal) full(size, memory int64) bool {
+// full reports whether a record of size bytes must wait. One that is larger than a bound
+// passes alone.
+func (w *wal) full(size int64) bool {
 	return w.unflushed > 0 && w.unflushed+size > w.cfg.WALUnflushedBytes ||
-		w.unuploaded > 0 && w.unuploaded+memory > w.cfg.LogCacheBytes
+		w.unuploaded > 0 && w.unuploaded+size+batchOverhead > w.cfg.LogCacheBytes
 }
 
 // openLocked starts a bulk, whose first record has the given size.
@@ -203,15 +205,15 @@ func (w *wal) openLocked(size int) {
 		due = busy
 	}
 	w.cur = &bulk{due: due}
-	hint := min(max(w.chunkHint, walHeaderSize+size, minChunk), int(max(w.cfg.WALBytes, minChunk)))
-	w.cur.reserve(walHeaderSize, max(hint, walHeaderSize+size))
+	w.cur.reserve(walHeaderSize, max(w.chunkHint, walHeaderSize+size))
+	w.unuploaded += w.cur.memory
 	w.evict(max(0, w.cfg.LogCacheBytes-w.unflushed-w.cfg.WALBytes))
 	w.signal()
 }
 
 func (w *wal) sealLocked() {
 	w.sealed = append(w.sealed, w.cur)
-	w.chunkHint = int(w.cur.size + w.cur.size/8)
+	w.chunkHint = int(min(max(w.cur.size/4, minChunk), w.cfg.WALBytes/4)) // chunks then double
 	w.cur = nil
 	w.signal()
 }
