@@ -201,8 +201,10 @@ func TestExpiryAfterRollback(t *testing.T) {
 				t.Fatalf("commit %d: %v", i, err)
 			}
 			for _, f := range manifests {
-				if _, err := f.FetchEntries(catalog.NewIO(t.Context(), m.store), true); err != nil {
-					t.Fatalf("commit %d: %v", i, err)
+				for _, err := range f.Entries(catalog.NewIO(t.Context(), m.store), true) {
+					if err != nil {
+						t.Fatalf("commit %d: %v", i, err)
+					}
 				}
 			}
 		}

@@ -152,9 +152,14 @@ func (w *manifestWriter) manifest(specID int32, added []iceberg.DataFile, merge 
 	group, _ := errgroup.WithContext(w.ctx)
 	group.SetLimit(mergeReaders)
 	for i, m := range merge {
-		group.Go(func() (err error) {
-			existing[i], err = m.FetchEntries(w.fs, true)
-			return err
+		group.Go(func() error {
+			for entry, err := range m.Entries(w.fs, true) {
+				if err != nil {
+					return err
+				}
+				existing[i] = append(existing[i], entry)
+			}
+			return nil
 		})
 	}
 	if err := group.Wait(); err != nil {
