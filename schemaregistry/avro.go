@@ -29,7 +29,10 @@ func canonicalAvro(text string, normalize bool) (string, error) {
 	return string(out.append(nil)), nil
 }
 
-type canonicaliser struct{ normalize bool }
+type canonicaliser struct {
+	normalize bool // sort properties
+	bare      bool // leave them out
+}
 
 var (
 	primitives     = []string{"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
@@ -197,6 +200,9 @@ func (c canonicaliser) name(out *node, n node, namespace, path string) (string, 
 	if i := strings.LastIndexByte(name.text, '.'); i >= 0 {
 		space, short = name.text[:i], name.text[i+1:]
 	}
+	if short == "" {
+		return "", fmt.Errorf("at %s: the name %q ends with a dot", where(path), name.text)
+	}
 	out.set("name", str(short))
 	if space != namespace {
 		out.set("namespace", str(space))
@@ -221,6 +227,9 @@ func copyKeys(out *node, n node, keys ...string) {
 }
 
 func (c canonicaliser) props(out *node, n node, reserved []string) {
+	if c.bare {
+		return
+	}
 	var keys []string
 	for _, k := range n.keys {
 		if !slices.Contains(reserved, k) {
@@ -235,12 +244,32 @@ func (c canonicaliser) props(out *node, n node, reserved []string) {
 
 // parseAvro parses a schema that may use the names of its dependencies, which are in an
 // order in which each uses only those before it.
-func parseAvro(text string, dependencies []string) (avro.Schema, error) {
+//
+// The parser sees the schema without further properties: it takes "Default" for "default",
+// which makes a property change the meaning. Logical types go too, no rule looks at them.
+func parseAvro(text string, dependencies []string) (s avro.Schema, err error) {
+	defer func() {
+		if p := recover(); p != nil { // the parser's answer to the default of an empty union
+			s, err = nil, fmt.Errorf("the parser cannot read it: %v", p)
+		}
+	}()
 	cache := &avro.SchemaCache{}
 	for _, d := range dependencies {
-		if _, err := avro.ParseWithCache(d, "", cache); err != nil {
+		if _, err := parseBare(d, cache); err != nil {
 			return nil, fmt.Errorf("a referenced schema: %w", err)
 		}
 	}
-	return avro.ParseWithCache(text, "", cache)
+	return parseBare(text, cache)
+}
+
+func parseBare(text string, cache *avro.SchemaCache) (avro.Schema, error) {
+	n, err := parseJSON(text, maxDepth)
+	if err != nil {
+		return nil, err
+	}
+	bare, err := canonicaliser{bare: true}.schema(n, "", "")
+	if err != nil {
+		return nil, err
+	}
+	return avro.ParseWithCache(string(bare.append(nil)), "", cache)
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -121,7 +120,8 @@ func FuzzHTTP(f *testing.F) {
 	f.Add("GET", "/schemas/ids/1/versions?offset=1&limit=x", "")
 	f.Add("GET", "/subjects/%2F%00/versions/-2", "")
 	store := openStore(f, filepath.Join(f.TempDir(), "metadata.db"))
-	h := New(store, Config{}, slog.New(slog.NewTextHandler(io.Discard, nil))).Handler()
+	var log bytes.Buffer
+	h := New(store, Config{}, slog.New(slog.NewTextHandler(&log, nil))).Handler()
 	f.Fuzz(func(t *testing.T, method, target, body string) {
 		req, err := http.NewRequest(method, "http://registry"+target, strings.NewReader(body))
 		if err != nil || req.URL.Host != "registry" {
@@ -133,7 +133,7 @@ func FuzzHTTP(f *testing.F) {
 			return // the path was cleaned
 		}
 		if w.Code == 500 || !json.Valid(w.Body.Bytes()) {
-			t.Fatalf("%s %s: %d %s", method, target, w.Code, w.Body)
+			t.Fatalf("%s %s: %d %s\n%s", method, target, w.Code, w.Body, log.String())
 		}
 	})
 }

@@ -1,10 +1,13 @@
 package schemaregistry
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -95,6 +98,82 @@ func TestRegisterConcurrently(t *testing.T) {
 	for i, v := range shared.Versions {
 		if v.Version != i+1 {
 			t.Fatalf("version %d at place %d", v.Version, i)
+		}
+	}
+}
+
+// The worker's view: a schema with its dependencies in order, found as soon as another
+// process registered it; not there and not known now are different errors.
+func TestSchema(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "metadata.db")
+	log := slog.New(slog.DiscardHandler)
+	store := openStore(t, path)
+	mine, other := New(store, Config{}, log), New(openStore(t, path), Config{}, log)
+	if _, err := mine.Schema(t.Context(), 3); !errors.Is(err, metadata.ErrSchemaNotExist) {
+		t.Fatalf("not registered: got %v", err)
+	}
+	for _, q := range []struct {
+		subject string
+		Request
+	}{
+		{"a", Request{Schema: `{"type":"fixed","name":"A","size":1}`}},
+		{"b", Request{Schema: `{"type":"record","name":"B","fields":[{"name":"a","type":"A"}]}`, References: []metadata.SchemaReference{{Name: "A", Subject: "a", Version: 1}}}},
+		{"c", Request{Schema: `["A","B"]`, References: []metadata.SchemaReference{{Name: "B", Subject: "b", Version: 1}, {Name: "A", Subject: "a", Version: 1}}}},
+	} {
+		if _, err := other.Register(t.Context(), q.subject, q.Request, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := mine.Schema(t.Context(), 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{`{"type":"fixed","name":"A","size":1}`, `{"type":"record","name":"B","fields":[{"name":"a","type":"A"}]}`}
+	if s.Text != `["A","B"]` || !slices.Equal(s.Dependencies, want) {
+		t.Fatalf("got %+v, want the dependencies %v", s, want)
+	}
+	store.Close()
+	if again, err := mine.Schema(t.Context(), 3); err != nil || again.Text != s.Text {
+		t.Fatalf("from the cache: %+v, %v", again, err)
+	}
+	if _, err := mine.Schema(t.Context(), 4); err == nil || errors.Is(err, metadata.ErrSchemaNotExist) {
+		t.Fatalf("database away: got %v, want an error that may go away", err)
+	}
+}
+
+// The cache keeps what was used last and stays under its limit.
+func TestCache(t *testing.T) {
+	one := Schema{Schema: metadata.Schema{Text: strings.Repeat("x", 1000)}}
+	c := newCache(3 * one.size())
+	for id := range 10 {
+		one.ID = id
+		c.add(one)
+		c.add(one)
+		if _, ok := c.get(0); !ok {
+			t.Fatalf("after %d: the one used last is gone", id)
+		}
+		if c.used > c.limit || c.used != len(c.byID)*one.size() {
+			t.Fatalf("after %d: %d bytes in %d schemas, limit %d", id, c.used, len(c.byID), c.limit)
+		}
+	}
+	if _, ok := c.get(9); !ok || len(c.byID) != 3 {
+		t.Fatalf("%d schemas, the last among them %t", len(c.byID), ok)
+	}
+	c.clear()
+	if c.used != 0 || c.order.Len() != 0 {
+		t.Fatalf("%d bytes after clear", c.used)
+	}
+}
+
+func BenchmarkSchema(b *testing.B) {
+	r := newRegistry(b)
+	if _, err := r.Register(b.Context(), "s", Request{Schema: `"string"`}, false); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := r.Schema(b.Context(), 1); err != nil {
+			b.Fatal(err)
 		}
 	}
 }
