@@ -1,11 +1,3 @@
-// Package streamstore is a library of append-only streams whose only durable store is an
-// object store, after the design of S3Stream.
-//
-// A node appends the batches of all its streams to one write-ahead log, acknowledges them
-// in order, keeps them in the log cache, and uploads the cache to stream objects and
-// stream set objects in the background. Payloads are opaque; package partition gives them
-// meaning. What must be agreed between nodes is kept by a [StreamManager] and an
-// [ObjectManager], which package metadata implements.
 package streamstore
 
 import (

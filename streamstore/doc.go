@@ -1,0 +1,53 @@
+// Package streamstore is a library of append-only streams whose only durable store is an
+// object store, after the design of S3Stream.
+//
+// A node appends the batches of all its streams to one write-ahead log, acknowledges them
+// in order, keeps them in the log cache, and uploads the cache to stream objects and
+// stream set objects in the background. Payloads are opaque; package partition gives them
+// meaning. What must be agreed between nodes is kept by a [StreamManager] and an
+// [ObjectManager], which package metadata implements; [MemoryManager] stands in for it.
+//
+// # What it promises
+//
+// An append whose done was called without an error survives the death of every node, as
+// long as bucket and metadata live (the file WAL: as long as its disk does). Two lives of a node never
+// both acknowledge: see fencing below. Appends of a stream complete in the order of their
+// offsets. Back-pressure delays appends and never drops one. Tail reads make no request.
+//
+// # Walks
+//
+//	append    stream.go Append → wal.go append: an offset, and a place in the current bulk, into
+//	          which the payload is copied, once. wal.go run closes the bulk and writes it by its
+//	          walDevice: wal_object.go or wal_file.go. Once all before it are durable: store.go
+//	          acknowledge → logcache.go add → confirm offsets → done.
+//	upload    logcache.go archives a block by size or age → upload.go run: prepare ids → putBlock →
+//	          CommitUpload, which makes the objects visible and moves the WAL's mark in one
+//	          transaction → trim the WAL → the block may be evicted.
+//	fetch     stream.go Fetch → logcache.go read, or reader.go read: metadata names the object, its
+//	          index the block, each kept in a cache; neighbours are read ahead.
+//	recovery  store.go Open → RegisterNode raises the epoch → recovery.go recoverWALs: fence, read
+//	          stream ends, replay what they lack, commit, retire.
+//
+// # Fencing
+//
+// The bulks of one life of a node have dense numbers, and each is created only if its name is
+// free. Many are in flight, but they are acknowledged as a contiguous prefix. Whoever
+// takes over raises the node's epoch in metadata, so that the earlier life commits nothing
+// more, and then occupies the first free number with a fence: the earlier life cannot write
+// that number, so it acknowledges nothing from there on, however late it wakes. Fences are
+// never deleted. What lies above a fence was never acknowledged; a number missing below one
+// is a lost object, and recovery refuses it. A writer whose create meets an object reads the
+// nonce in it: its own means that an answer was lost, any other that it is fenced. The file
+// WAL does the same with a file; see fileWAL.
+//
+// # Bounds
+//
+// LogCacheBytes bounds all appended data in memory, whole buffers counted; BlockCacheBytes and half as much
+// again bound what reads of objects hold; IndexCacheBytes the indexes. Recovery holds
+// UploadBytes and a few bulks.
+//
+// # Formats
+//
+// wal_format.go and object_format.go draw what is stored, keys.go names it; [DumpWAL] and
+// [DumpObject] print it.
+package streamstore
