@@ -42,7 +42,7 @@ func parseURL(u string) (path string, memory bool, err error) {
 	scheme, rest, ok := strings.Cut(u, ":")
 	switch {
 	case !ok || scheme != "sqlite" || rest == "":
-		return "", false, fmt.Errorf("metadata URL %q: want sqlite:/path/to/metadata.db or sqlite::memory:", u)
+		return "", false, fmt.Errorf("metadata URL %q: want sqlite::memory: or sqlite:/path/to/metadata.db", u)
 	case rest == ":memory:":
 		return "", true, nil
 	}

@@ -53,11 +53,11 @@ func loadMigrations(dir fs.FS) ([]migration, error) {
 }
 
 // migrate brings the database to the newest version, all in one transaction, so that a
-// crash or a second process leaves no version half applied.
-func migrate(ctx context.Context, db *sql.DB, d dialect, all []migration, now time.Time) error {
+// crash or a second process leaves no version half applied. It returns how many it applied.
+func migrate(ctx context.Context, db *sql.DB, d dialect, all []migration, now time.Time) (applied int, err error) {
 	t, err := db.BeginTx(ctx, nil)
 	if err != nil {
-		return fmt.Errorf("begin migration: %w", err)
+		return 0, fmt.Errorf("begin migration: %w", err)
 	}
 	defer t.Rollback()
 	if _, err := t.ExecContext(ctx, d.ddl(`CREATE TABLE IF NOT EXISTS migration (
@@ -66,25 +66,22 @@ func migrate(ctx context.Context, db *sql.DB, d dialect, all []migration, now ti
 		hash    TEXT   NOT NULL,
 		applied BIGINT NOT NULL
 	) /*clustered*/`)); err != nil {
-		return fmt.Errorf("create migration table: %w", err)
+		return 0, fmt.Errorf("create migration table: %w", err)
 	}
 	done, err := appliedMigrations(ctx, t, all)
 	if err != nil {
-		return err
-	}
-	if done == len(all) {
-		return t.Commit()
+		return 0, err
 	}
 	for _, m := range all[done:] {
 		if _, err := t.ExecContext(ctx, d.ddl(m.text)); err != nil {
-			return fmt.Errorf("migration %s: %w", m.name, err)
+			return 0, fmt.Errorf("migration %s: %w", m.name, err)
 		}
 		if _, err := t.ExecContext(ctx, `INSERT INTO migration (version, name, hash, applied) VALUES ($1, $2, $3, $4)`,
 			m.version, m.name, m.hash(), now.UnixMilli()); err != nil {
-			return fmt.Errorf("migration %s: %w", m.name, err)
+			return 0, fmt.Errorf("migration %s: %w", m.name, err)
 		}
 	}
-	return t.Commit()
+	return len(all) - done, t.Commit()
 }
 
 // appliedMigrations returns how many of all the database has, and refuses one that went

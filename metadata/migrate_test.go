@@ -159,7 +159,8 @@ func TestMigrateRefusesOtherHistories(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return migrate(t.Context(), db, sqlite, all, time.Now())
+		_, err = migrate(t.Context(), db, sqlite, all, time.Now())
+		return err
 	}
 	for _, step := range []struct {
 		dir  fstest.MapFS

@@ -53,6 +53,9 @@ func Open(ctx context.Context, url string, log *slog.Logger) (*Store, error) {
 }
 
 func open(ctx context.Context, dsn string, log *slog.Logger, now func() time.Time) (*Store, error) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
 	s := &Store{dialect: sqlite, log: log, now: now}
 	var err error
 	if s.writer, err = sql.Open(s.dialect.driver, dsn); err != nil {
@@ -78,8 +81,12 @@ func (s *Store) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := migrate(ctx, s.writer, s.dialect, all, s.now()); err != nil {
+	applied, err := migrate(ctx, s.writer, s.dialect, all, s.now())
+	if err != nil {
 		return err
+	}
+	if applied > 0 {
+		s.log.LogAttrs(ctx, slog.LevelInfo, "metadata database migrated", slog.Int("version", len(all)), slog.Int("applied", applied))
 	}
 	drawn := uuid.New()
 	return s.update(ctx, "read cluster id", func(t *tx) error {

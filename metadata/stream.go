@@ -33,7 +33,6 @@ func scanStream(scan func(...any) error) (r streamRow, err error) {
 // prepared once.
 type streams struct {
 	t    *tx
-	get  *sql.Stmt
 	stms map[string]*sql.Stmt
 }
 
