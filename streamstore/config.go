@@ -27,8 +27,8 @@ type Config struct {
 	// WALUnflushedBytes is how much may wait for the WAL before appends block. 1 GiB if zero.
 	WALUnflushedBytes int64
 	// LogCacheBytes bounds all appended data in memory: waiting for the WAL, waiting for
-	// upload, and kept for tail reads. Appends block when the first two reach it. 256 MiB
-	// if zero; at least twice UploadBytes.
+	// upload, and kept for tail reads; the buffers of a WAL bulk may come on top. Appends
+	// block when the first two reach it. 256 MiB if zero; at least twice UploadBytes.
 	LogCacheBytes int64
 	// UploadBytes archives the log cache's active block for upload. 64 MiB if zero.
 	UploadBytes int64

@@ -196,9 +196,9 @@ func (s *Store) putBlock(ctx context.Context, block *cacheBlock, walEpoch int64)
 }
 
 func (s *Store) putObjects(ctx context.Context, first ObjectID, single [][]*streamSpan, shared []*streamSpan) (u Upload, err error) {
-	ctx, cancel := context.WithTimeout(ctx, prepareTTL/2)
+	limit, cancel := context.WithTimeout(ctx, prepareTTL/2)
 	defer cancel()
-	g, ctx := errgroup.WithContext(ctx)
+	g, ctx := errgroup.WithContext(limit)
 	g.SetLimit(4)
 	u.Streams = make([]StreamObject, len(single))
 	for i, spans := range single {
@@ -220,7 +220,10 @@ func (s *Store) putObjects(ctx context.Context, first ObjectID, single [][]*stre
 			return err
 		})
 	}
-	return u, g.Wait()
+	if err := g.Wait(); err != nil {
+		return u, errors.Join(err, limit.Err())
+	}
+	return u, nil
 }
 
 func (s *streamSpan) streamRange() StreamRange {
