@@ -116,7 +116,7 @@ func TestTimestampsInEveryTimeZone(t *testing.T) {
 		t.Skip("already in another zone")
 	}
 	for _, zone := range []string{"Asia/Shanghai", "America/New_York"} {
-		cmd := exec.Command(os.Args[0], "-test.run", "^(TestTypeMapping|TestRandomSchemasRoundTrip)$")
+		cmd := exec.Command(os.Args[0], "-test.run", "^TestTypeMapping$")
 		cmd.Env = append(os.Environ(), "TZ="+zone, "PARQUETIO_ZONE=1")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("%s: %v\n%s", zone, err, out)

@@ -130,7 +130,7 @@ func encodings(t *testing.T, r *file.Reader, group, column int) []parquet.Encodi
 // Few distinct strings get a dictionary and next to no space; distinct ones do not; a
 // dictionary that grows too large on the way is left behind. The values stay the same.
 func TestDictionary(t *testing.T) {
-	const rows = 100_000
+	const rows = 40_000
 	r := rand.New(rand.NewPCG(2, 2))
 	for _, test := range []struct {
 		name       string
@@ -138,11 +138,11 @@ func TestDictionary(t *testing.T) {
 		dictionary bool
 		most       int64
 	}{
-		{"three", func(int) string { return []string{"alpha", "beta", "a longer value than these"}[r.IntN(3)] }, true, rows / 3},
+		{"three", func(int) string { return []string{"alpha", "beta", "a longer value than these"}[r.IntN(3)] }, true, rows / 2},
 		{"one", func(int) string { return "same" }, true, 8000},
 		{"distinct", func(i int) string { return fmt.Sprintf("%x-%x", r.Uint64(), i) }, false, 30 * rows},
 		{"grows", func(i int) string {
-			if i < 50_000 {
+			if i < 36_000 {
 				return "early"
 			}
 			return fmt.Sprintf("late value %d", i)
@@ -155,7 +155,7 @@ func TestDictionary(t *testing.T) {
 			rig.append(text(v))
 			want = append(want, map[string]any{"x": v})
 		}
-		f := writeFile(t, rig.table, WriterConfig{DictionaryBytes: 100_000}, finish(t, rig.builder))
+		f := writeFile(t, rig.table, WriterConfig{DictionaryBytes: 50_000}, finish(t, rig.builder))
 		if got := slices.Contains(encodings(t, openFile(t, f), 0, 0), parquet.Encodings.RLEDict); got != test.dictionary {
 			t.Errorf("%s: dictionary %v, want %v", test.name, got, test.dictionary)
 		}
@@ -179,7 +179,7 @@ func TestIntegerEncodings(t *testing.T) {
 		"widths":   func(int) int64 { return int64(r.Uint64()) >> r.IntN(64) },
 	} {
 		for _, typ := range []string{"long", "int"} {
-			for _, rows := range []int{1, 2, 32, 33, 129, 5000} {
+			for _, rows := range []int{1, 2, 32, 33, 129, 1500} {
 				rig := newRig(t, one(`"`+typ+`"`))
 				var want []map[string]any
 				for i := range rows {
