@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tabletopic/tabletopic/internal/lab"
 )
 
 // The README's first command, as it stands there, twice; and with its port taken.
@@ -69,7 +71,7 @@ func TestReadmeTour(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd.Env = environment("PATH=" + dir + ":" + filepath.Dir(python()) + ":" + filepath.Join(labHome(), "duckdb", "venv", "bin") + ":" + os.Getenv("PATH"),
+	cmd.Env = environment("PATH="+dir+":"+filepath.Dir(python())+":"+filepath.Join(lab.Home(), "duckdb", "venv", "bin")+":"+os.Getenv("PATH"),
 		"TABLETOPIC_SOURCE="+root)
 	cmd.WaitDelay = time.Minute
 	out, err := cmd.CombinedOutput()
@@ -83,19 +85,18 @@ func TestReadmeTour(t *testing.T) {
 func TestExampleQueries(t *testing.T) {
 	l := directoryLake(t)
 	s := l.server(t)
-	trino := startLab(t, "trino")
-	l.trino = []string{"TRINO_URL=" + trino.url}
+	l.trino = []string{"TRINO_URL=" + lab.Trino(t)}
 	s.createTopic("clicks", 2, 500*time.Millisecond)
 	produceExample(t, s, "python", "clicks", 0, 1203)
 	waitForTable(t, s, "clicks", 1203, 30*time.Second)
 	want := "/page/0\t3\n/page/1\t3\n/page/10\t3\n/page/100\t3\n/page/101\t3\n"
-	jars, err := os.ReadFile(filepath.Join(labHome(), "spark", "classpath"))
+	jars, err := os.ReadFile(filepath.Join(lab.Home(), "spark", "classpath"))
 	if err != nil {
 		t.Fatalf("%v: run make lab", err)
 	}
 	for engine, venv := range map[string]string{"duckdb": "duckdb", "pyiceberg": "python", "spark": "spark"} {
 		out := run(t, []string{"SPARK_JARS=" + strings.ReplaceAll(strings.TrimSpace(string(jars)), ":", ","), "SPARK_LOCAL_IP=127.0.0.1"},
-			filepath.Join(labHome(), venv, "venv", "bin", "python"), "../examples/query/"+engine+"_query.py", "default.clicks", s.catalogURL())
+			filepath.Join(lab.Home(), venv, "venv", "bin", "python"), "../examples/query/"+engine+"_query.py", "default.clicks", s.catalogURL())
 		if out != want {
 			t.Errorf("%s printed\n%swant\n%s", engine, out, want)
 		}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tabletopic/tabletopic/internal/lab"
 )
 
 var engines = []string{"duckdb", "pyiceberg", "trino", "spark"}
@@ -23,11 +25,11 @@ type lake struct {
 func directoryLake(testing.TB) *lake { return &lake{} }
 
 func s3Lake(t testing.TB) *lake {
-	s3 := startLab(t, "versitygw", "--bucket", "lake")
+	endpoint, _, _ := lab.Versitygw(t, "lake")
 	return &lake{
-		flags:     []string{"--object-store", "s3://lake/tt?region=us-east-1&path-style=true&endpoint=" + s3.url},
+		flags:     []string{"--object-store", "s3://lake/tt?region=us-east-1&path-style=true&endpoint=" + endpoint},
 		env:       s3Credentials,
-		queryArgs: []string{"--s3-endpoint", s3.url},
+		queryArgs: []string{"--s3-endpoint", endpoint},
 	}
 }
 
@@ -92,7 +94,7 @@ func produceExample(t testing.TB, s *server, language, topic string, first, coun
 // javaExamples compiles the Java example and returns its class path.
 func javaExamples(t testing.TB) string {
 	t.Helper()
-	classpath, err := os.ReadFile(filepath.Join(labHome(), "kafka-clients", "classpath"))
+	classpath, err := os.ReadFile(filepath.Join(lab.Home(), "kafka-clients", "classpath"))
 	if err != nil {
 		t.Fatalf("%v: run make lab", err)
 	}
@@ -132,8 +134,7 @@ type tableStatus struct {
 func TestEnginesAgreeWithTheLog(t *testing.T) {
 	forEachLake(t, func(t *testing.T, l *lake) {
 		s := l.server(t)
-		trino := startLab(t, "trino")
-		l.trino = []string{"TRINO_URL=" + trino.url}
+		l.trino = []string{"TRINO_URL=" + lab.Trino(t)}
 		s.createTopic("clicks", 4, time.Second)
 		var sumDwell, sumID int64
 		counts := map[string]int{"python": 60_000, "java": 70_000, "go": 70_000}
@@ -174,8 +175,7 @@ func TestEnginesAgreeWithTheLog(t *testing.T) {
 func TestFlights(t *testing.T) {
 	l := directoryLake(t)
 	s := l.server(t)
-	trino := startLab(t, "trino")
-	l.trino = []string{"TRINO_URL=" + trino.url}
+	l.trino = []string{"TRINO_URL=" + lab.Trino(t)}
 	s.createTopic("flights", 3, time.Second)
 	want := run(t, nil, "lab/flights", "--bootstrap", s.kafka, "--registry", s.registryURL(), "flights")
 	if n := strings.Count(want, "\n") - 1; n != 336_776 {

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -22,6 +21,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sr"
+
+	"github.com/tabletopic/tabletopic/internal/lab"
 )
 
 var binary string // built once by TestMain
@@ -235,7 +236,7 @@ func (s *server) cli(stdin string, args ...string) (stdout string, code int) {
 	return out.String() + errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// tableRows asks DuckDB's stand-in, our own API, how many rows the table of topic has.
+// api asks the administration API.
 func (s *server) api(path string, out any) error {
 	resp, err := http.Get("http://" + s.http + path)
 	if err != nil {
@@ -325,89 +326,7 @@ func tail(b []byte, n int) []byte {
 	return b
 }
 
-// A labServer is a server of the lab: `lab start NAME`.
-type labServer struct {
-	t    testing.TB
-	args []string
-	cmd  *exec.Cmd
-	log  *logBuffer
-	url  string
-}
-
-// startLab starts a server of the lab on a free port and waits until it answers. READY on
-// its output counts if it prints that, else the open port.
-func startLab(t testing.TB, name string, args ...string) *labServer {
-	t.Helper()
-	addr := freeAddress(t)
-	_, port, _ := net.SplitHostPort(addr)
-	s := &labServer{t: t, args: append([]string{"start", name, "--port", port}, args...), log: &logBuffer{}, url: "http://" + addr}
-	if !strings.Contains(strings.Join(args, " "), "--data") {
-		s.args = append(s.args, "--data", t.TempDir())
-	}
-	s.start()
-	t.Cleanup(s.stop)
-	return s
-}
-
-func (s *labServer) start() {
-	s.t.Helper()
-	s.cmd = exec.Command("lab/lab", s.args...)
-	// The lab execs the server, but a JVM may leave children: end the whole group.
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	out, err := s.cmd.StdoutPipe()
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.cmd.Stderr = s.log
-	if err := s.cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
-	ready := make(chan struct{})
-	go func() {
-		seen := false
-		for lines := bufio.NewScanner(out); lines.Scan(); {
-			fmt.Fprintln(s.log, lines.Text())
-			if !seen && strings.HasPrefix(lines.Text(), "READY") {
-				seen = true
-				close(ready)
-			}
-		}
-	}()
-	printsReady := s.args[1] != "versitygw"
-	eventually(s.t, 120*time.Second, strings.Join(s.args, " "), func() error {
-		if printsReady {
-			select {
-			case <-ready:
-				return nil
-			default:
-				return errors.New(s.log.tail(2 << 10))
-			}
-		}
-		c, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
-		if err == nil {
-			c.Close()
-		}
-		return err
-	})
-}
-
-func (s *labServer) stop() {
-	if s.cmd == nil {
-		return
-	}
-	_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL) // gone already is as good
-	_ = s.cmd.Wait()
-	s.cmd = nil
-}
-
 // Keys of the lab's S3 server, for a node's environment.
-var s3Credentials = []string{"AWS_ACCESS_KEY_ID=testkey", "AWS_SECRET_ACCESS_KEY=testsecret", "AWS_REGION=us-east-1"}
+var s3Credentials = []string{"AWS_ACCESS_KEY_ID=" + lab.AccessKey, "AWS_SECRET_ACCESS_KEY=" + lab.SecretKey}
 
-func labHome() string {
-	if home := os.Getenv("TABLETOPIC_LAB"); home != "" {
-		return home
-	}
-	return filepath.Join(os.Getenv("HOME"), ".cache", "tabletopic-lab")
-}
-
-func python() string { return filepath.Join(labHome(), "python", "venv", "bin", "python") }
+func python() string { return filepath.Join(lab.Home(), "python", "venv", "bin", "python") }

@@ -15,6 +15,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/tabletopic/tabletopic/internal/lab"
 )
 
 // encoded returns a payload of v in the wire format.
@@ -81,10 +83,10 @@ func TestAddedFieldBecomesColumn(t *testing.T) {
 // The catalog is away for a minute: produce goes on, nothing is lost, and the rows appear after.
 func TestCatalogAway(t *testing.T) {
 	away := 60 * time.Second
-	data := t.TempDir()
-	warehouse := "file://" + t.TempDir()
-	catalog := startLab(t, "iceberg-rest", "--data", data, "--warehouse", warehouse)
-	s := startServer(t, "--catalog-uri", catalog.url)
+	port, data, warehouse := lab.FreePort(t), t.TempDir(), "file://"+t.TempDir()
+	uri := fmt.Sprintf("http://127.0.0.1:%d", port)
+	stop := lab.IcebergRESTOn(t, port, data, warehouse, "")
+	s := startServer(t, "--catalog-uri", uri)
 	s.createTopic("events", 2, 500*time.Millisecond)
 	header := registerSchema(t, s, "events-value", eventSchema)
 	values := func(first, n int) (out [][]byte) {
@@ -95,7 +97,7 @@ func TestCatalogAway(t *testing.T) {
 	}
 	produceAll(t, s, "events", values(0, 100)...)
 	waitForTable(t, s, "events", 100, 60*time.Second)
-	catalog.stop()
+	stop()
 
 	produced, slowest := 100, time.Duration(0)
 	cl := s.client(kgo.DefaultProduceTopic("events"))
@@ -111,10 +113,10 @@ func TestCatalogAway(t *testing.T) {
 		}
 		slowest = max(slowest, time.Since(begin))
 	}
-	catalog.start()
+	lab.IcebergRESTOn(t, port, data, warehouse, "")
 	waitForTable(t, s, "events", int64(produced), 60*time.Second)
 	t.Logf("%d records, ten took %s at most", produced, slowest)
-	got := run(t, nil, "lab/query", "duckdb", "--uri", catalog.url, "--sort", "SELECT count(*) AS n, count(DISTINCT id) AS ids, sum(id) AS total FROM ice.default.events")
+	got := run(t, nil, "lab/query", "duckdb", "--uri", uri, "--sort", "SELECT count(*) AS n, count(DISTINCT id) AS ids, sum(id) AS total FROM ice.default.events")
 	want := fmt.Sprintf("n,ids,total\n%d,%d,%d\n", produced, produced, produced*(produced-1)/2)
 	if got != want {
 		t.Errorf("got\n%swant\n%s", got, want)

@@ -56,11 +56,14 @@ func FreePort(t testing.TB) int {
 
 // Start runs cmd until the test ends, and waits until ready returns nil, for up to
 // timeout. What the process says is in the test's log if it fails.
-func Start(t testing.TB, cmd *exec.Cmd, timeout time.Duration, ready func() error) {
+// The returned function ends it before.
+func Start(t testing.TB, cmd *exec.Cmd, timeout time.Duration, ready func() error) (stop func()) {
 	t.Helper()
-	if err := start(t, cmd, timeout, ready); err != nil {
+	stop, err := start(t, cmd, timeout, ready)
+	if err != nil {
 		t.Fatal(err)
 	}
+	return stop
 }
 
 // StartOnPort is Start of a server on a free port. It tries again, on another, if the
@@ -70,7 +73,7 @@ func StartOnPort(t testing.TB, timeout time.Duration, command func(port int) *ex
 	var err error
 	for range 3 {
 		port = FreePort(t)
-		if err = start(t, command(port), timeout, func() error { return dial(port) }); err == nil {
+		if _, err = start(t, command(port), timeout, func() error { return dial(port) }); err == nil {
 			return port
 		}
 	}
@@ -78,12 +81,12 @@ func StartOnPort(t testing.TB, timeout time.Duration, command func(port int) *ex
 	return 0
 }
 
-func start(t testing.TB, cmd *exec.Cmd, timeout time.Duration, ready func() error) error {
+func start(t testing.TB, cmd *exec.Cmd, timeout time.Duration, ready func() error) (end func(), err error) {
 	out := &output{}
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // if the test binary is killed
 	if err := cmd.Start(); err != nil {
-		return err
+		return nil, err
 	}
 	exited := make(chan struct{})
 	var exit error
@@ -91,8 +94,9 @@ func start(t testing.TB, cmd *exec.Cmd, timeout time.Duration, ready func() erro
 		exit = cmd.Wait()
 		close(exited)
 	}()
+	end = func() { stop(cmd.Process, exited) }
 	t.Cleanup(func() {
-		stop(cmd.Process, exited)
+		end()
 		if t.Failed() {
 			t.Logf("%s said:\n%s", filepath.Base(cmd.Path), out)
 		}
@@ -105,13 +109,13 @@ func start(t testing.TB, cmd *exec.Cmd, timeout time.Duration, ready func() erro
 			return ready()
 		}
 	}); err != nil {
-		return fmt.Errorf("%s is not ready after %v: %w", filepath.Base(cmd.Path), timeout, err)
+		return nil, fmt.Errorf("%s is not ready after %v: %w", filepath.Base(cmd.Path), timeout, err)
 	}
 	select {
 	case <-exited:
-		return fmt.Errorf("%s has ended: %v: %s", filepath.Base(cmd.Path), exit, out)
+		return nil, fmt.Errorf("%s has ended: %v: %s", filepath.Base(cmd.Path), exit, out)
 	default:
-		return nil
+		return end, nil
 	}
 }
 

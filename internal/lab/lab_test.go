@@ -29,7 +29,7 @@ func TestVersitygw(t *testing.T) {
 }
 
 func TestStartTellsWhyAProcessEnded(t *testing.T) {
-	err := start(t, exec.Command("sh", "-c", "echo no disk; exit 3"), 10*time.Second, func() error { return dial(1) })
+	_, err := start(t, exec.Command("sh", "-c", "echo no disk; exit 3"), 10*time.Second, func() error { return dial(1) })
 	if err == nil || !strings.Contains(err.Error(), "exit status 3") || !strings.Contains(err.Error(), "no disk") {
 		t.Errorf("start: %v, want the exit status and what the process said", err)
 	}
