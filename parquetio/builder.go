@@ -13,6 +13,7 @@ import (
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
 
+	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/record"
 )
 
@@ -176,8 +177,10 @@ func (b *Builder) endRow(ok bool, m RecordMeta) error {
 		b.rows++
 		return nil
 	}
-	for _, i := range b.top {
-		truncate(b.cols, i, b.rows)
+	if !invariant.Off("parquetio-row-rollback") {
+		for _, i := range b.top {
+			truncate(b.cols, i, b.rows)
+		}
 	}
 	if b.err != nil {
 		if b.rows > 0 {
