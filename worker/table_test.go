@@ -91,7 +91,9 @@ func newPath(t *testing.T, partitions int32) *path {
 	return p
 }
 
-func testLog(t *testing.T) *slog.Logger {
+func testLog(t *testing.T) *slog.Logger { return testLogTB(t) }
+
+func testLogTB(t testing.TB) *slog.Logger {
 	var w io.Writer = io.Discard
 	if os.Getenv("TABLETOPIC_TEST_LOG") != "" {
 		w = t.Output()

@@ -1,0 +1,301 @@
+package worker
+
+import (
+	"context"
+	"database/sql"
+	"encoding/binary"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/apache/iceberg-go/table"
+
+	"github.com/tabletopic/tabletopic/catalog"
+	catalogsql "github.com/tabletopic/tabletopic/catalog/sql"
+	"github.com/tabletopic/tabletopic/coordinator"
+	"github.com/tabletopic/tabletopic/coordinator/control"
+	"github.com/tabletopic/tabletopic/internal/clickstream"
+	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/objectstore"
+	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/record"
+	"github.com/tabletopic/tabletopic/streamstore"
+)
+
+// machine is what outlives a process: bucket and metadata.
+type machine struct {
+	t       testing.TB
+	bucket  objectstore.Bucket
+	meta    *metadata.Store
+	catalog catalog.Catalog
+	locator *objectstore.Locator
+	schemas map[int32]string
+}
+
+func newMachine(t testing.TB) *machine {
+	t.Helper()
+	meta, err := metadata.Open(context.Background(), "sqlite::memory:", testLogTB(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { meta.Close() })
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "catalog.db")+"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(10000)&_txlock=immediate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	m := &machine{t: t, bucket: objectstore.NewMemory(), meta: meta, locator: objectstore.NewLocator(objectstore.S3Config{}), schemas: map[int32]string{1: eventSchema}}
+	m.locator.Add(m.bucket)
+	if m.catalog, err = catalogsql.Open(context.Background(), db, m.locator, catalogsql.Config{Warehouse: "mem:///warehouse"}); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// life is one process on a machine.
+type life struct {
+	m            *machine
+	cut          *objectstore.Faulty // what the process sees of the bucket
+	store        *streamstore.Store
+	set          *partition.Set
+	ctl          *control.Topic
+	workers      *Manager
+	coordinators *coordinator.Manager
+}
+
+func (m *machine) start() *life {
+	m.t.Helper()
+	ctx, log := context.Background(), testLogTB(m.t)
+	l := &life{m: m, cut: objectstore.NewFaulty(m.bucket, objectstore.Faults{})}
+	locator := objectstore.NewLocator(objectstore.S3Config{})
+	locator.Add(l.cut)
+	var err error
+	if l.store, err = streamstore.Open(ctx, streamstore.Config{WALLinger: time.Millisecond}, 1, l.cut, m.meta, m.meta, log); err != nil {
+		m.t.Fatal(err)
+	}
+	if l.set, err = partition.OpenSet(ctx, partition.Config{}, l.store, m.meta, log); err != nil {
+		m.t.Fatal(err)
+	}
+	if l.ctl, err = control.OpenTopic(ctx, l.set, 4); err != nil {
+		m.t.Fatal(err)
+	}
+	schemas := control.NewSchemas(func(_ context.Context, id int32) (control.WriterSchema, error) {
+		if text, ok := m.schemas[id]; ok {
+			return control.WriterSchema{Text: text}, nil
+		}
+		return control.WriterSchema{}, metadata.ErrSchemaNotExist
+	})
+	l.coordinators = coordinator.Open(l.set, l.ctl, func(string) (catalog.Catalog, error) { return m.catalog, nil }, schemas, locator, nil, log)
+	l.workers = Open(l.set, l.ctl, schemas, locator, NewShared(0, 0, nil), log)
+	return l
+}
+
+// crash ends the process as kill -9 does: nothing reaches the bucket any more.
+func (l *life) crash() {
+	l.cut.Cut(true)
+	l.workers.Close()
+	l.coordinators.Close()
+	dead, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = l.set.Close(dead)
+	_ = l.store.Close(dead)
+}
+
+func (l *life) stop() {
+	l.m.t.Helper()
+	l.workers.Close()
+	l.coordinators.Close()
+	if err := l.set.Close(context.Background()); err != nil {
+		l.m.t.Error(err)
+	}
+	if err := l.store.Close(context.Background()); err != nil {
+		l.m.t.Error(err)
+	}
+}
+
+func (l *life) append(index int32, records ...record.Record) error {
+	p, err := l.set.Partition("events", index)
+	if err != nil {
+		return err
+	}
+	_, err = p.AppendRecords(context.Background(), records)
+	return err
+}
+
+// behind returns how many records the table lacks, dead letters counted as held.
+func (l *life) behind() (int64, *table.Table, error) {
+	tab, err := l.m.catalog.Load(context.Background(), table.Identifier{"default", "events"})
+	if err != nil {
+		return -1, nil, err
+	}
+	at, _, err := coordinator.ReadPosition(tab.Properties())
+	if err != nil {
+		return -1, nil, err
+	}
+	topic, _ := l.set.Topic("events")
+	var n int64
+	for i := range int32(len(topic.Partitions)) {
+		p, err := l.set.Partition("events", i)
+		if err != nil {
+			return -1, nil, err
+		}
+		n += p.Offsets().LastStable - at.Next[i]
+	}
+	return n, tab, nil
+}
+
+func (l *life) caughtUp() *table.Table {
+	l.m.t.Helper()
+	deadline := time.NewTimer(60 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		n, tab, err := l.behind()
+		if err == nil && n == 0 {
+			return tab
+		}
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			l.m.t.Fatalf("table is %d records behind after 60 s, error %v", n, err)
+		}
+	}
+}
+
+func (l *life) verify(tab *table.Table) *coordinator.Report {
+	l.m.t.Helper()
+	topic, _ := l.set.Topic("events")
+	logs := map[int32]coordinator.LogReader{}
+	for i := range int32(len(topic.Partitions)) {
+		p, err := l.set.Partition("events", i)
+		if err != nil {
+			l.m.t.Fatal(err)
+		}
+		logs[i] = Partition{p}
+	}
+	dead := NewDeadLetterTopic(l.set, topic, "")
+	r, err := coordinator.Verify(context.Background(), tab, coordinator.Topic{ID: topic.ID, Name: topic.Name}, "_kafka", l.m.locator, logs,
+		func(ctx context.Context, i int32) (map[int64]bool, error) { return dead.Since(ctx, i, 0) })
+	if err != nil {
+		l.m.t.Fatal(err)
+	}
+	return r
+}
+
+// A node that dies again and again, with bad records among the good, has each acknowledged
+// record in the table or the dead letters once.
+func TestNodeCrashesLoseAndDoubleNothing(t *testing.T) {
+	m := newMachine(t)
+	l := m.start()
+	if _, err := l.set.CreateTopic(t.Context(), metadata.NewTopic{Name: "events", Partitions: 3,
+		Config: map[string]string{"table.topic.enable": "true", "table.topic.target.lag.ms": "30"}}); err != nil {
+		t.Fatal(err)
+	}
+	for round := range 8 {
+		for n := range 10 {
+			for i := range int32(3) {
+				records := []record.Record{event(t, int64(n)), event(t, int64(n))}
+				if n%3 == 0 {
+					records = append(records, record.Record{Value: []byte("bad")})
+				}
+				if err := l.append(i, records...); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := sleep(t.Context(), time.Duration(round*3)*time.Millisecond); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l.crash()
+		l = m.start()
+	}
+	tab := l.caughtUp()
+	r := l.verify(tab)
+	var rows, dead int64
+	for _, p := range r.Partitions {
+		rows, dead = rows+p.Rows, dead+p.Dead
+	}
+	if !r.OK() || rows != 8*10*3*2 || dead != 8*4*3 {
+		t.Errorf("%d rows and %d dead letters, want 480 and 96; report %+v", rows, dead, r)
+	}
+	dlq, err := l.set.Partition("events.dlq", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := dlq.Offsets().HighWatermark; n != 32 {
+		t.Errorf("dead letter partition has %d records, want 32", n)
+	}
+	l.stop()
+}
+
+// The table is switched on for a topic that has records, and off and on again.
+func TestNodeSwitchesTableOnAndOff(t *testing.T) {
+	m := newMachine(t)
+	l := m.start()
+	if _, err := l.set.CreateTopic(t.Context(), metadata.NewTopic{Name: "events", Partitions: 2}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range int32(2) {
+		if err := l.append(i, event(t, 1), event(t, 2)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for round := range 3 {
+		if _, err := l.set.AlterConfig(t.Context(), "events", map[string]string{"table.topic.enable": "true", "table.topic.target.lag.ms": "20"}, nil); err != nil {
+			t.Fatal(err)
+		}
+		tab := l.caughtUp()
+		if r := l.verify(tab); !r.OK() || r.Partitions[0].Rows != int64(2+round) {
+			t.Errorf("report %+v", r)
+		}
+		if _, err := l.set.AlterConfig(t.Context(), "events", map[string]string{"table.topic.enable": "false"}, nil); err != nil {
+			t.Fatal(err)
+		}
+		for i := range int32(2) {
+			if err := l.append(i, event(t, 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	l.stop()
+}
+
+// BenchmarkDrain converts and commits a million click events of four partitions that are in
+// the log already.
+func BenchmarkDrain(b *testing.B) {
+	const rows, partitions = 1_000_000, 4
+	for b.Loop() {
+		b.StopTimer()
+		m := newMachine(b)
+		m.schemas[1] = clickstream.Schema
+		l := m.start()
+		if _, err := l.set.CreateTopic(context.Background(), metadata.NewTopic{Name: "events", Partitions: partitions}); err != nil {
+			b.Fatal(err)
+		}
+		g := clickstream.NewGenerator(1, time.UnixMilli(1_700_000_000_000))
+		var e clickstream.Event
+		for n := 0; n < rows; {
+			batch := make([]record.Record, 1000)
+			for i := range batch {
+				g.Next(&e)
+				v := binary.BigEndian.AppendUint32([]byte{0}, 1)
+				batch[i] = record.Record{Value: clickstream.AppendAvro(v, &e)}
+			}
+			if err := l.append(int32(n/1000%partitions), batch...); err != nil {
+				b.Fatal(err)
+			}
+			n += len(batch)
+		}
+		b.StartTimer()
+		start := time.Now()
+		if _, err := l.set.AlterConfig(context.Background(), "events", map[string]string{"table.topic.enable": "true", "table.topic.target.lag.ms": "1000"}, nil); err != nil {
+			b.Fatal(err)
+		}
+		l.caughtUp()
+		b.ReportMetric(rows/time.Since(start).Seconds(), "rows/s")
+		b.StopTimer()
+		l.stop()
+		b.StartTimer()
+	}
+}
