@@ -375,13 +375,10 @@ func (c *Coordinator) fit(ctx context.Context, st *State, id int32) error {
 	for attempt := 0; ; attempt++ {
 		done, err := c.tryFit(ctx, v)
 		switch {
-		case err != nil && (errors.Is(err, errReplaced) || errors.Is(err, errMoved)):
-			return err
-		case err != nil:
-			if ctx.Err() != nil {
-				return err
-			}
+		case errors.Is(err, errUnfit):
 			return c.refuse(ctx, id, err)
+		case err != nil:
+			return err // of the catalog, and no fault of the records
 		case done:
 			if id != 0 {
 				c.fits = append(c.fits[:len(c.fits):len(c.fits)], id)
@@ -403,14 +400,20 @@ func (c *Coordinator) refuse(ctx context.Context, id int32, err error) error {
 	return c.append(ctx, control.Refused{Epoch: c.topic.Epoch, Writer: id, Reason: err.Error()})
 }
 
+// errUnfit says that the table cannot hold a writer schema.
+var errUnfit = errors.New("table cannot hold the schema")
+
 // tryFit is one attempt; done is false if the catalog must be asked again.
 func (c *Coordinator) tryFit(ctx context.Context, v *parquetio.ValueSchema) (done bool, err error) {
 	if c.table == nil {
 		return c.create(ctx, v)
 	}
 	next, changed, err := parquetio.Evolve(c.table.Schema(), c.table.Metadata().LastColumnID(), v, c.cfg.KafkaColumn)
-	if err != nil || !changed {
-		return true, err
+	if err != nil {
+		return false, fmt.Errorf("%w: %w", errUnfit, err)
+	}
+	if !changed {
+		return true, nil
 	}
 	t, err := c.catalog.Commit(ctx, c.table, catalog.Commit{Schema: next})
 	switch {
@@ -434,7 +437,7 @@ func (c *Coordinator) tryFit(ctx context.Context, v *parquetio.ValueSchema) (don
 func (c *Coordinator) create(ctx context.Context, v *parquetio.ValueSchema) (done bool, err error) {
 	schema, err := parquetio.TableSchema(v, c.cfg.KafkaColumn)
 	if err != nil {
-		return false, err
+		return false, fmt.Errorf("%w: %w", errUnfit, err)
 	}
 	props := c.properties()
 	props[keyProbe] = probe

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -213,12 +212,8 @@ func (w *Worker) rejournal(ctx context.Context) {
 // start runs a task that converts a chunk of p into l.
 func (w *Worker) start(p *part, l *lane) {
 	g, t := w.gen, w.table
-	refused := w.refused
-	if len(refused) > 0 {
-		refused = maps.Clone(refused)
-	}
 	p.busy, l.busy, p.lane = true, true, l
-	task := &task{w: w, p: p, l: l, table: t, refused: refused, joins: l.ranges[p.index] != nil, next: p.next, gap: p.gap, skip: p.skip}
+	task := &task{w: w, p: p, l: l, table: t, refused: w.refused, joins: l.ranges[p.index] != nil, next: p.next, gap: p.gap, skip: p.skip}
 	g.tasks.Go(func() {
 		if !w.shared.enter(g.ctx) {
 			return

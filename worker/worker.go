@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -205,7 +206,7 @@ func New(topic Topic, sources map[int32]Source, ctl control.Log, schemas Schemas
 	w := &Worker{
 		topic: topic, cfg: cfg, id: uuid.New(), control: ctl, schemas: schemas, dead: dead, locator: locator,
 		shared: shared, log: log.With("topic", topic.Name), metrics: shared.metrics.topic(topic.Name),
-		parts: map[int32]*part{}, refused: map[int32]string{}, asked: map[int32]time.Time{},
+		parts: map[int32]*part{}, asked: map[int32]time.Time{},
 		out: make(chan control.Event, 64),
 	}
 	for i, s := range sources {
@@ -343,7 +344,9 @@ func (w *Worker) handle(ctx context.Context, e control.Event) {
 		}
 	case control.Refused:
 		if e.Epoch >= w.epoch {
-			w.refused[e.Writer] = e.Reason
+			refused := map[int32]string{e.Writer: e.Reason}
+			maps.Copy(refused, w.refused)
+			w.refused = refused // tasks have the old one
 			w.resume()
 		}
 	case control.Request:
@@ -369,7 +372,7 @@ func (w *Worker) describe(ctx context.Context, e control.Table) {
 		w.log.Error("the coordinator described a table that cannot be read; is it a newer release?", "error", err)
 		return
 	}
-	clear(w.refused)
+	w.refused = nil
 	defer w.resume()
 	if w.table == nil || w.table.UUID != t.UUID || w.table.Location != t.Location {
 		w.begin(ctx, t, e.Next)
