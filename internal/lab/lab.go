@@ -98,7 +98,7 @@ func start(t testing.TB, cmd *exec.Cmd, timeout time.Duration, ready func() erro
 	t.Cleanup(func() {
 		end()
 		if t.Failed() {
-			t.Logf("%s said:\n%s", filepath.Base(cmd.Path), out)
+			t.Logf("%s said (end):\n%s", filepath.Base(cmd.Path), out.tail(4<<10))
 		}
 	})
 	if err := Poll(timeout, func() error {
@@ -164,6 +164,12 @@ func (o *output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.buf.String()
+}
+
+// tail returns the last n bytes.
+func (o *output) tail(n int) string {
+	s := o.String()
+	return s[max(0, len(s)-n):]
 }
 
 // dial tells whether somebody listens on a loopback port.
