@@ -79,26 +79,32 @@ type uploadedObject struct {
 	ranges []streamstore.StreamRange // sorted by stream
 }
 
+// newUploadedObject sorts the ranges and refuses what cannot be stored.
+func newUploadedObject(ref streamstore.ObjectRef, ranges []streamstore.StreamRange) (uploadedObject, error) {
+	sorted, err := sortedRanges(ranges)
+	if err == nil && len(sorted) == 0 {
+		err = errors.New("no ranges")
+	}
+	if err == nil && ref.Size < 0 {
+		err = fmt.Errorf("size %d", ref.Size)
+	}
+	if err != nil {
+		return uploadedObject{}, fmt.Errorf("object %d: %w", ref.ID, err)
+	}
+	return uploadedObject{ref, sorted}, nil
+}
+
 func uploadedObjects(u streamstore.Upload) ([]uploadedObject, error) {
 	var all []uploadedObject
 	add := func(ref streamstore.ObjectRef, ranges []streamstore.StreamRange) error {
-		sorted, err := sortedRanges(ranges)
-		if err == nil && len(sorted) == 0 {
-			err = errors.New("no ranges")
-		}
-		if err == nil && ref.Size < 0 {
-			err = fmt.Errorf("size %d", ref.Size)
-		}
-		for _, o := range all {
-			if o.ID == ref.ID {
-				err = errors.New("named twice")
+		o, err := newUploadedObject(ref, ranges)
+		for _, other := range all {
+			if err == nil && other.ID == ref.ID {
+				err = fmt.Errorf("object %d: named twice", ref.ID)
 			}
 		}
-		if err != nil {
-			return fmt.Errorf("object %d: %w", ref.ID, err)
-		}
-		all = append(all, uploadedObject{ref, sorted})
-		return nil
+		all = append(all, o)
+		return err
 	}
 	if o := u.StreamSet; o != nil {
 		if err := add(streamstore.ObjectRef{ID: o.ID, Kind: streamstore.KindStreamSet, Size: o.Size}, o.Ranges); err != nil {
@@ -206,19 +212,50 @@ func (r *streams) advance(node streamstore.Node, rng streamstore.StreamRange, ob
 }
 
 // dropRanges takes the ranges of a stream that end at or below start out of the index.
-// Objects that no range names any more are destroyed.
+// Objects that nothing names any more are destroyed.
 func (t *tx) dropRanges(id streamstore.StreamID, start int64) error {
 	if _, err := t.exec(`UPDATE object SET refs = refs - (SELECT count(*) FROM object_range r WHERE r.stream = $1 AND r.end_offset <= $2 AND r.object = object.id)
 		WHERE id IN (SELECT object FROM object_range WHERE stream = $1 AND end_offset <= $2)`, id, start); err != nil {
 		return err
+	}
+	composites, err := t.unnamedComposites(id, start)
+	if err != nil {
+		return err
+	}
+	r := t.streams()
+	defer r.close()
+	for _, composite := range composites {
+		if err := r.destroyUnnamed(composite); err != nil {
+			return err
+		}
 	}
 	if _, err := t.exec(`UPDATE object SET state = $1, since = $2 WHERE state = $3 AND refs = 0
 		AND id IN (SELECT object FROM object_range WHERE stream = $4 AND end_offset <= $5)`,
 		objectDestroyed, t.s.now().UnixMilli(), objectCommitted, id, start); err != nil {
 		return err
 	}
-	_, err := t.exec(`DELETE FROM object_range WHERE stream = $1 AND end_offset <= $2`, id, start)
+	_, err = t.exec(`DELETE FROM object_range WHERE stream = $1 AND end_offset <= $2`, id, start)
 	return err
+}
+
+// unnamedComposites returns the composites among the objects of ranges that end at or below
+// start which nothing else names.
+func (t *tx) unnamedComposites(id streamstore.StreamID, start int64) ([]streamstore.ObjectID, error) {
+	rows, err := t.QueryContext(t.ctx, `SELECT o.id FROM object_range r JOIN object o ON o.id = r.object
+		WHERE r.stream = $1 AND r.end_offset <= $2 AND o.kind = $3 AND o.refs = 0`, id, start, streamstore.KindComposite)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var found []streamstore.ObjectID
+	for rows.Next() {
+		var o streamstore.ObjectID
+		if err := rows.Scan(&o); err != nil {
+			return nil, err
+		}
+		found = append(found, o)
+	}
+	return found, rows.Err()
 }
 
 // StreamObjects returns up to limit entries that intersect [start, end) of the stream, by

@@ -37,8 +37,10 @@ type memoryObject struct {
 	ObjectRef
 	node      NodeID // that prepared it
 	committed bool
-	named     int       // stream ranges that lie in it
-	since     time.Time // unnamed since, or prepared until
+	named     int        // stream ranges that lie in it, and composites that link it
+	since     time.Time  // unnamed since, or prepared until
+	oldest    time.Time  // first commit of the oldest data in it
+	parts     []ObjectID // that it links while it is named
 }
 
 var (
@@ -185,11 +187,17 @@ func (m *MemoryManager) dropTrimmed(s *memoryStream) {
 	s.ranges = slices.Delete(s.ranges, 0, n)
 }
 
+// unname takes one name from an object. A composite that loses its last lets go of its parts.
 func (m *MemoryManager) unname(id ObjectID) {
 	o := m.objects[id]
-	if o.named--; o.named == 0 {
-		o.since = m.now()
+	if o.named--; o.named > 0 {
+		return
 	}
+	o.since = m.now()
+	for _, part := range o.parts {
+		m.unname(part)
+	}
+	o.parts = nil
 }
 
 func (m *MemoryManager) CloseStreams(_ context.Context, node Node, close []OpenRequest) error {
@@ -255,10 +263,10 @@ func (m *MemoryManager) PrepareObjects(_ context.Context, node Node, n int, ttl 
 func uploaded(u Upload) []uploadedObject {
 	var list []uploadedObject
 	if u.StreamSet != nil {
-		list = append(list, uploadedObject{ObjectRef{ID: u.StreamSet.ID, Kind: KindStreamSet, Size: u.StreamSet.Size}, u.StreamSet.Ranges})
+		list = append(list, uploadedObject{ObjectRef{ID: u.StreamSet.ID, Kind: KindStreamSet, Size: u.StreamSet.Size}, u.StreamSet.Ranges, nil})
 	}
 	for _, o := range u.Streams {
-		list = append(list, uploadedObject{ObjectRef{ID: o.ID, Kind: KindStream, Size: o.Size}, []StreamRange{o.Range}})
+		list = append(list, uploadedObject{ObjectRef{ID: o.ID, Kind: KindStream, Size: o.Size}, []StreamRange{o.Range}, nil})
 	}
 	return list
 }
@@ -266,6 +274,26 @@ func uploaded(u Upload) []uploadedObject {
 type uploadedObject struct {
 	ObjectRef
 	ranges []StreamRange
+	parts  []ObjectID
+}
+
+// isRepeat checks that all objects are prepared by node, or that all were committed before:
+// the answer of the first call was lost. The caller holds mu.
+func (m *MemoryManager) isRepeat(node Node, objects []uploadedObject) (bool, error) {
+	done := 0
+	for _, o := range objects {
+		p := m.objects[o.ID]
+		if p == nil || p.node != node.ID || !p.committed && !m.now().Before(p.since) {
+			return false, fmt.Errorf("object %d is not prepared: %w", o.ID, ErrConflict)
+		}
+		if p.committed {
+			done++
+		}
+	}
+	if done > 0 && done < len(objects) {
+		return false, fmt.Errorf("%d of %d objects are committed already: %w", done, len(objects), ErrConflict)
+	}
+	return done > 0, nil
 }
 
 func (m *MemoryManager) CommitUpload(_ context.Context, node Node, u Upload) error {
@@ -276,17 +304,12 @@ func (m *MemoryManager) CommitUpload(_ context.Context, node Node, u Upload) err
 		return err
 	}
 	objects := uploaded(u)
-	done := 0
+	repeat, err := m.isRepeat(node, objects)
+	if err != nil || repeat {
+		return err
+	}
 	ends := make(map[StreamID]int64) // of the streams that the upload has passed
 	for _, o := range objects {
-		p := m.objects[o.ID]
-		if p == nil || p.node != node.ID || !p.committed && !m.now().Before(p.since) {
-			return fmt.Errorf("object %d is not prepared: %w", o.ID, ErrConflict)
-		}
-		if p.committed {
-			done++
-			continue
-		}
 		for _, r := range o.ranges {
 			s := m.streams[r.Stream]
 			if s == nil {
@@ -302,12 +325,6 @@ func (m *MemoryManager) CommitUpload(_ context.Context, node Node, u Upload) err
 			ends[r.Stream] = r.End
 		}
 	}
-	if done > 0 {
-		if done < len(objects) {
-			return fmt.Errorf("%d of %d objects are committed already: %w", done, len(objects), ErrConflict)
-		}
-		return nil // the answer of the first call was lost
-	}
 	wal := slices.IndexFunc(n.wals, func(w WALState) bool { return w.Epoch == u.WALEpoch })
 	if wal < 0 {
 		return fmt.Errorf("WAL of epoch %d is retired: %w", u.WALEpoch, ErrConflict)
@@ -315,7 +332,7 @@ func (m *MemoryManager) CommitUpload(_ context.Context, node Node, u Upload) err
 	n.wals[wal].Mark = max(n.wals[wal].Mark, u.WALMark)
 	for _, o := range objects {
 		p := m.objects[o.ID]
-		p.ObjectRef, p.committed, p.since = o.ObjectRef, true, m.now()
+		p.ObjectRef, p.committed, p.since, p.oldest = o.ObjectRef, true, m.now(), m.now()
 		for _, r := range o.ranges {
 			s := m.streams[r.Stream]
 			if s == nil {
@@ -334,6 +351,166 @@ func (m *MemoryManager) CommitUpload(_ context.Context, node Node, u Upload) err
 		}
 	}
 	return nil
+}
+
+func (m *MemoryManager) CommitCompaction(_ context.Context, node Node, c Compaction) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, err := m.check(node); err != nil {
+		return err
+	}
+	results := compacted(c)
+	repeat, err := m.isRepeat(node, results)
+	if err != nil || repeat {
+		return err
+	}
+	isSource := make(map[ObjectID]bool)
+	for _, id := range c.Sources {
+		isSource[id] = true
+	}
+	now := make(map[StreamID][]ObjectRange)
+	for _, o := range results {
+		for _, r := range o.ranges {
+			now[r.Stream] = append(now[r.Stream], ObjectRange{ObjectRef: o.ObjectRef, Start: r.Start, End: r.End})
+		}
+	}
+	for id, s := range m.streams {
+		before := slices.DeleteFunc(slices.Clone(s.ranges), func(r ObjectRange) bool { return !isSource[r.ID] })
+		slices.SortFunc(now[id], func(a, b ObjectRange) int { return cmp.Compare(a.Start, b.Start) })
+		if !SameRanges(before, now[id], s.Start) {
+			return fmt.Errorf("stream %d from %d on: the sources hold %v, the results %v: %w", id, s.Start, before, now[id], ErrConflict)
+		}
+	}
+	if err := m.checkParts(c, isSource); err != nil {
+		return err
+	}
+
+	oldest := m.now()
+	for _, id := range c.Sources {
+		if o := m.objects[id]; o != nil && o.oldest.Before(oldest) {
+			oldest = o.oldest
+		}
+	}
+	for _, o := range results {
+		p := m.objects[o.ID]
+		p.ObjectRef, p.committed, p.since, p.oldest = o.ObjectRef, true, m.now(), oldest
+	}
+	var replaced []ObjectID // once for each range
+	for id, s := range m.streams {
+		s.ranges = slices.DeleteFunc(s.ranges, func(r ObjectRange) bool {
+			if isSource[r.ID] {
+				replaced = append(replaced, r.ID)
+			}
+			return isSource[r.ID]
+		})
+		for _, r := range now[id] {
+			if r.End > s.Start {
+				m.objects[r.ID].named++
+				s.ranges = append(s.ranges, r)
+			}
+		}
+		slices.SortFunc(s.ranges, func(a, b ObjectRange) int { return cmp.Compare(a.Start, b.Start) })
+	}
+	for _, o := range results {
+		if p := m.objects[o.ID]; p.named > 0 {
+			p.parts = slices.Clone(o.parts)
+			for _, part := range o.parts {
+				m.objects[part].named++
+			}
+		}
+	}
+	for _, id := range replaced { // last: parts were kept by what they are replaced in
+		m.unname(id)
+	}
+	return nil
+}
+
+// checkParts refuses links to anything but stream objects that the sources keep alive until
+// now. The caller holds mu.
+func (m *MemoryManager) checkParts(c Compaction, isSource map[ObjectID]bool) error {
+	linked := make(map[ObjectID]bool)
+	for _, id := range c.Sources {
+		if o := m.objects[id]; o != nil {
+			for _, part := range o.parts {
+				linked[part] = true
+			}
+		}
+	}
+	for _, o := range c.Streams {
+		for _, part := range o.Parts {
+			p := m.objects[part]
+			if p == nil || p.named == 0 || p.Kind != KindStream || !linked[part] && !isSource[part] {
+				return fmt.Errorf("object %d links object %d, which is no stream object of the sources: %w", o.ID, part, ErrConflict)
+			}
+		}
+	}
+	return nil
+}
+
+// compacted lists a compaction's results with their ranges.
+func compacted(c Compaction) []uploadedObject {
+	var list []uploadedObject
+	for _, o := range c.StreamSets {
+		list = append(list, uploadedObject{ObjectRef{ID: o.ID, Kind: KindStreamSet, Size: o.Size}, o.Ranges, nil})
+	}
+	for _, o := range c.Streams {
+		list = append(list, uploadedObject{ObjectRef{ID: o.ID, Kind: o.Kind(), Size: o.Size}, []StreamRange{o.Range}, o.Parts})
+	}
+	return list
+}
+
+// SameRanges reports whether a and b, each sorted by start, cover the same offsets from start
+// on and neither covers one twice.
+func SameRanges(a, b []ObjectRange, start int64) bool {
+	x, okA := mergeRanges(a, start)
+	y, okB := mergeRanges(b, start)
+	return okA && okB && slices.Equal(x, y)
+}
+
+// mergeRanges returns what the ranges cover from start on, as (start, end) pairs; false if two overlap.
+func mergeRanges(ranges []ObjectRange, start int64) (pairs []int64, ok bool) {
+	for _, r := range ranges {
+		if r.End <= start {
+			continue
+		}
+		from := max(r.Start, start)
+		n := len(pairs)
+		switch {
+		case n > 0 && from < pairs[n-1]:
+			return nil, false
+		case n > 0 && from == pairs[n-1]:
+			pairs[n-1] = r.End
+		default:
+			pairs = append(pairs, from, r.End)
+		}
+	}
+	return pairs, true
+}
+
+func (m *MemoryManager) StreamSetObjects(_ context.Context, id NodeID, after ObjectID, limit int) ([]LiveStreamSet, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	sets := make(map[ObjectID]*LiveStreamSet)
+	for _, s := range m.streams {
+		for _, r := range s.ranges {
+			o := m.objects[r.ID]
+			if r.Kind != KindStreamSet || o.node != id || r.ID <= after {
+				continue
+			}
+			if sets[r.ID] == nil {
+				sets[r.ID] = &LiveStreamSet{StreamSetObject: StreamSetObject{ID: r.ID, Size: r.Size}, Oldest: o.oldest}
+			}
+			set := sets[r.ID]
+			set.Ranges = append(set.Ranges, StreamRange{Stream: s.ID, Start: max(r.Start, s.Start), End: r.End})
+		}
+	}
+	list := make([]LiveStreamSet, 0, len(sets))
+	for _, set := range sets {
+		slices.SortFunc(set.Ranges, func(a, b StreamRange) int { return cmp.Compare(a.Stream, b.Stream) })
+		list = append(list, *set)
+	}
+	slices.SortFunc(list, func(a, b LiveStreamSet) int { return cmp.Compare(a.ID, b.ID) })
+	return list[:min(limit, len(list))], nil
 }
 
 func (m *MemoryManager) StreamObjects(_ context.Context, id StreamID, start, end int64, limit int) ([]ObjectRange, error) {

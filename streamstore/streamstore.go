@@ -85,6 +85,16 @@ type ObjectManager interface {
 	// its epoch, else ErrConflict; ranges of streams deleted meanwhile are dropped. A
 	// repeat of a commit that happened succeeds.
 	CommitUpload(ctx context.Context, node Node, u Upload) error
+	// CommitCompaction replaces objects by others that hold the same, as one change: from the
+	// start of each stream on, the results must cover exactly the ranges that metadata finds
+	// in the sources, and no range of a source may be left over, else ErrConflict. End
+	// offsets stay. Ranges of streams deleted meanwhile are dropped. Sources become deletable
+	// unless a composite names them. A repeat of a commit that happened succeeds.
+	CommitCompaction(ctx context.Context, node Node, c Compaction) error
+	// StreamSetObjects returns stream set objects with an id above after that node id wrote,
+	// by id, with the ranges that metadata finds in them; at most limit, and of these those
+	// that hold something. A limit of them may come to none though more follow.
+	StreamSetObjects(ctx context.Context, id NodeID, after ObjectID, limit int) ([]LiveStreamSet, error)
 	// StreamObjects returns up to limit entries that intersect [start, end) of the stream,
 	// by offset, without gap from start on as far as data is committed. A start below the
 	// stream's start is refused with ErrOffsetOutOfRange.
@@ -153,14 +163,43 @@ type StreamObject struct {
 	ID    ObjectID
 	Size  int64
 	Range StreamRange
+	// Parts are the stream objects that a composite object links; nil for one that holds its
+	// data itself. They are sources, or parts of sources, of the compaction that commits it,
+	// and live as long as any composite names them.
+	Parts []ObjectID
 }
 
-// ObjectKind tells the two kinds of data objects apart.
+// Kind is KindComposite with parts, KindStream without.
+func (o StreamObject) Kind() ObjectKind {
+	if len(o.Parts) > 0 {
+		return KindComposite
+	}
+	return KindStream
+}
+
+// Compaction replaces objects by others that hold the same ranges. The epochs of the ranges
+// are not compared: what is committed belongs to no writer any more.
+type Compaction struct {
+	Sources    []ObjectID
+	StreamSets []StreamSetObject
+	Streams    []StreamObject
+}
+
+// LiveStreamSet is a stream set object as compaction finds it. Its ranges are those of
+// streams that exist, cut off at their starts, without epochs.
+type LiveStreamSet struct {
+	StreamSetObject
+	// Oldest is when the oldest data in it was first committed.
+	Oldest time.Time
+}
+
+// ObjectKind tells the kinds of data objects apart.
 type ObjectKind uint8
 
 const (
 	KindStreamSet ObjectKind = 1
 	KindStream    ObjectKind = 2
+	KindComposite ObjectKind = 3 // links to stream objects
 )
 
 type ObjectRef struct {

@@ -51,6 +51,12 @@ func RunManagers(t *testing.T, open func(t *testing.T) Managers) {
 		{"DeletableObjects", testDeletable},
 		{"ForgetObjects", testForget},
 		{"ConcurrentCommitsHaveOneWinner", testConcurrentCommits},
+		{"Compaction", testCompaction},
+		{"CompactionCoversItsSources", testCompactionCovers},
+		{"CompactionConflicts", testCompactionConflicts},
+		{"CompactionOvertakenByTrim", testCompactionOvertaken},
+		{"CompositeKeepsItsParts", testComposite},
+		{"StreamSetObjects", testStreamSetObjects},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			test.run(t, &fixture{t: t, ctx: t.Context(), Managers: open(t)})
