@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabletopic/tabletopic/internal/lab"
 	"github.com/tabletopic/tabletopic/streamstore"
 )
 
@@ -22,7 +23,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, commitForever(path))
 		os.Exit(1)
 	}
-	os.Exit(m.Run())
+	os.Exit(lab.Main(m))
 }
 
 // commitForever appends to one stream and prints every end offset when it is acknowledged.
@@ -73,7 +74,7 @@ func TestSurvivesKill(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "metadata.db")
 	for round := range 8 {
 		acked := killAfter(t, path, 20+7*round)
-		s := openFile(t, path, nil)
+		s := openStore(t, sqliteDatabase(path, false), nil)
 		states, err := s.Streams(t.Context(), 1)
 		if err != nil || len(states) != 2 {
 			t.Fatalf("round %d: streams %v, %v", round, states, err)

@@ -26,7 +26,7 @@ func (s *Store) AcquireLease(ctx context.Context, name, holder string, ttl time.
 		l.Expires = time.UnixMilli(now.Add(ttl).UnixMilli())
 		var held Lease
 		var expires int64
-		err := t.QueryRowContext(ctx, `SELECT holder, epoch, expires FROM lease WHERE name = $1`+s.dialect.lockRow, name).Scan(&held.Holder, &held.Epoch, &expires)
+		err := t.QueryRowContext(ctx, `SELECT holder, epoch, expires FROM lease WHERE name = $1`, name).Scan(&held.Holder, &held.Epoch, &expires)
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}

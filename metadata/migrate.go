@@ -60,6 +60,9 @@ func migrate(ctx context.Context, db *sql.DB, d dialect, all []migration, now ti
 		return 0, fmt.Errorf("begin migration: %w", err)
 	}
 	defer t.Rollback()
+	if err := d.lock(ctx, t); err != nil {
+		return 0, fmt.Errorf("begin migration: %w", err)
+	}
 	if _, err := t.ExecContext(ctx, d.ddl(`CREATE TABLE IF NOT EXISTS migration (
 		version BIGINT NOT NULL PRIMARY KEY,
 		name    TEXT   NOT NULL,

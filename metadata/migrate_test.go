@@ -43,7 +43,6 @@ func populate(t *testing.T, s *Store) {
 	registerSchema(t, s, "base", `"string"`)
 	registerSchema(t, s, "clicks-value", `{"type":"array","items":"x"}`, SchemaReference{"x", "base", 1})
 	must(s.SetCompatibility(ctx, "", "FULL"))
-	populateCompaction(t, s, node)
 }
 
 // checkPopulated proves that a database holds what populate wrote, and that work goes on.
@@ -90,57 +89,6 @@ func checkPopulated(t *testing.T, s *Store) {
 	if l, err := s.Compatibility(ctx, ""); err != nil || l != "FULL" {
 		t.Fatalf("level %q, %v", l, err)
 	}
-	checkCompaction(t, s, node)
-}
-
-// populateCompaction leaves a composite of two stream objects; it came with version 2.
-func populateCompaction(t *testing.T, s *Store, node streamstore.Node) {
-	t.Helper()
-	ctx := t.Context()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	create(t, s, node, NewTopic{Name: "compacted", Partitions: 1})
-	id := topics(t, s)[1].Partitions[0].Log
-	first, err := s.PrepareObjects(ctx, node, 3, time.Hour)
-	must(err)
-	for i := range int64(2) {
-		must(s.CommitUpload(ctx, node, streamstore.Upload{
-			Streams:  []streamstore.StreamObject{{ID: first + streamstore.ObjectID(i), Size: 40, Range: streamstore.StreamRange{Stream: id, Start: 10 * i, End: 10*i + 10}}},
-			WALEpoch: node.Epoch, WALMark: 8}))
-	}
-	must(s.CommitCompaction(ctx, node, streamstore.Compaction{
-		Sources: []streamstore.ObjectID{first, first + 1},
-		Streams: []streamstore.StreamObject{{ID: first + 2, Size: 30, Range: streamstore.StreamRange{Stream: id, End: 20}, Parts: []streamstore.ObjectID{first, first + 1}}},
-	}))
-}
-
-// checkCompaction proves that the composite is there, and that its parts go with it.
-func checkCompaction(t *testing.T, s *Store, node streamstore.Node) {
-	t.Helper()
-	if len(topics(t, s)) < 2 {
-		return // a database of version 1
-	}
-	ctx := t.Context()
-	p := topics(t, s)[1].Partitions[0]
-	found, err := s.StreamObjects(ctx, p.Log, 0, 100, 10)
-	if err != nil || len(found) != 1 || found[0].Kind != streamstore.KindComposite || found[0].End != 20 {
-		t.Fatalf("objects %v, %v", found, err)
-	}
-	before, err := s.DeletableObjects(ctx, node, 0, 10)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.DeleteStreams(ctx, node, []streamstore.StreamID{p.Log}); err != nil {
-		t.Fatal(err)
-	}
-	after, err := s.DeletableObjects(ctx, node, 0, 10)
-	if err != nil || len(after) != len(before)+3 {
-		t.Fatalf("deletable %v, %v; before the composite was dropped %v", after, err, before)
-	}
 }
 
 // A database of every version ever released opens, is brought up to date and keeps its data.
@@ -171,76 +119,79 @@ func TestMigrateFromEveryVersion(t *testing.T) {
 				t.Fatal(err)
 			}
 			db.Close()
-			checkPopulated(t, openFile(t, path, nil))
+			checkPopulated(t, openStore(t, sqliteDatabase(path, false), nil))
 		})
 	}
 }
 
 // What is written now is read again by the same version.
 func TestReopen(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "metadata.db")
-	c := newClock()
-	s := openFile(t, path, c)
-	populate(t, s)
-	id := s.ClusterID()
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	s = openFile(t, path, nil)
-	if s.ClusterID() != id {
-		t.Fatalf("cluster id %s, was %s", s.ClusterID(), id)
-	}
-	checkPopulated(t, s)
+	eachEngine(t, func(t *testing.T, d database) {
+		s := openStore(t, d, newClock())
+		populate(t, s)
+		id := s.ClusterID()
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = openStore(t, d, nil)
+		if s.ClusterID() != id {
+			t.Fatalf("cluster id %s, was %s", s.ClusterID(), id)
+		}
+		checkPopulated(t, s)
+	})
 }
 
 // A database of a newer program, or of another history, is refused with a reason.
 func TestMigrateRefusesOtherHistories(t *testing.T) {
-	file := func(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
-	one := fstest.MapFS{"migrations/0001_a.sql": file("CREATE TABLE a (x BIGINT)")}
-	two := fstest.MapFS{"migrations/0001_a.sql": one["migrations/0001_a.sql"], "migrations/0002_b.sql": file("CREATE TABLE b (x BIGINT); INSERT INTO b (x) VALUES (1)")}
-	changed := fstest.MapFS{"migrations/0001_a.sql": file("CREATE TABLE a (y BIGINT)"), "migrations/0002_b.sql": two["migrations/0002_b.sql"]}
-	broken := fstest.MapFS{"migrations/0001_a.sql": one["migrations/0001_a.sql"], "migrations/0002_b.sql": file("CREATE TABLE b (x BIGINT); INSERT INTO none (x) VALUES (1)")}
+	eachEngine(t, func(t *testing.T, d database) {
+		file := func(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
+		one := fstest.MapFS{"migrations/0001_a.sql": file("CREATE TABLE a (x BIGINT)")}
+		two := fstest.MapFS{"migrations/0001_a.sql": one["migrations/0001_a.sql"], "migrations/0002_b.sql": file("CREATE TABLE b (x BIGINT); INSERT INTO b (x) VALUES (1)")}
+		changed := fstest.MapFS{"migrations/0001_a.sql": file("CREATE TABLE a (y BIGINT)"), "migrations/0002_b.sql": two["migrations/0002_b.sql"]}
+		broken := fstest.MapFS{"migrations/0001_a.sql": one["migrations/0001_a.sql"], "migrations/0002_b.sql": file("CREATE TABLE b (x BIGINT); INSERT INTO none (x) VALUES (1)")}
 
-	db, err := sql.Open("sqlite", sqliteDSN(filepath.Join(t.TempDir(), "metadata.db"), false))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	apply := func(dir fstest.MapFS) error {
-		all, err := loadMigrations(dir)
+		db, err := d.open(nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = migrate(t.Context(), db, sqlite, all, time.Now())
-		return err
-	}
-	for _, step := range []struct {
-		dir  fstest.MapFS
-		want string // part of the error
-	}{
-		{one, ""}, {one, ""}, {broken, "0002_b"}, {two, ""}, {two, ""}, {one, "run a newer tabletopic"}, {changed, "changed migration"},
-	} {
-		if err := apply(step.dir); step.want == "" && err != nil || step.want != "" && (err == nil || !strings.Contains(err.Error(), step.want)) {
-			t.Fatalf("got %v, want %q", err, step.want)
+		defer db.Close()
+		apply := func(dir fstest.MapFS) error {
+			all, err := loadMigrations(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = migrate(t.Context(), db, d.dialect, all, time.Now())
+			return err
 		}
-	}
-	var n int
-	if err := db.QueryRow(`SELECT count(*) FROM b`).Scan(&n); err != nil || n != 1 {
-		t.Fatalf("%d rows, %v: the migration ran other than once", n, err)
-	}
-	if _, err := loadMigrations(fstest.MapFS{"migrations/0002_b.sql": file("")}); err == nil {
-		t.Fatal("a gap in the numbers was accepted")
-	}
+		for _, step := range []struct {
+			dir  fstest.MapFS
+			want string // part of the error
+		}{
+			{one, ""}, {one, ""}, {broken, "0002_b"}, {two, ""}, {two, ""}, {one, "run a newer tabletopic"}, {changed, "changed migration"},
+		} {
+			if err := apply(step.dir); step.want == "" && err != nil || step.want != "" && (err == nil || !strings.Contains(err.Error(), step.want)) {
+				t.Fatalf("got %v, want %q", err, step.want)
+			}
+		}
+		var n int
+		if err := db.QueryRow(`SELECT count(*) FROM b`).Scan(&n); err != nil || n != 1 {
+			t.Fatalf("%d rows, %v: the migration ran other than once", n, err)
+		}
+		if _, err := loadMigrations(fstest.MapFS{"migrations/0002_b.sql": file("")}); err == nil {
+			t.Fatal("a gap in the numbers was accepted")
+		}
+	})
 }
 
 func TestParseURL(t *testing.T) {
 	for url, want := range map[string]string{"sqlite:/a b/m.db": "/a b/m.db", "sqlite:m.db": "m.db"} {
-		if path, memory, err := parseURL(url); err != nil || memory || path != want {
-			t.Fatalf("%s: got %q, %t, %v", url, path, memory, err)
+		if d, path, err := parseURL(url); err != nil || d.name != "sqlite" || path != want {
+			t.Fatalf("%s: got %q, %v", url, path, err)
 		}
 	}
-	for _, url := range []string{"", "m.db", "postgres://x", "sqlite:"} {
-		if _, _, err := parseURL(url); err == nil || !strings.Contains(err.Error(), "want sqlite:") {
+	for _, url := range []string{"", "m.db", "postgres:x", "mysql://me:secret@host/db", "sqlite:", "postgres://me:secret@host:port/db"} {
+		_, _, err := parseURL(url)
+		if err == nil || !strings.Contains(err.Error(), "metadata URL") || strings.Contains(err.Error(), "secret") {
 			t.Fatalf("%s: got %v", url, err)
 		}
 	}

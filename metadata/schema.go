@@ -117,7 +117,7 @@ func (s *Store) MaxSchemaID(ctx context.Context) (id int, err error) {
 // Subject returns the versions of a subject; none if it does not exist.
 func (s *Store) Subject(ctx context.Context, name string) (Subject, error) {
 	subject := Subject{Name: name}
-	t, err := s.readers.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	t, err := s.readers.BeginTx(ctx, &s.dialect.snapshot)
 	if err != nil {
 		return subject, fmt.Errorf("read subject %s: %w", name, err)
 	}

@@ -29,102 +29,110 @@ func registerSchema(t *testing.T, s *Store, name, text string, refs ...SchemaRef
 
 // A schema has one id in all subjects; other references make another schema.
 func TestSchemaIdentity(t *testing.T) {
-	s := newStore(t)
-	base := registerSchema(t, s, "base", `"string"`)
-	registerSchema(t, s, "base", `"bytes"`)
-	a := registerSchema(t, s, "a", `"x"`, SchemaReference{"x", "base", 1})
-	b := registerSchema(t, s, "b", `"x"`, SchemaReference{"x", "base", 1})
-	c := registerSchema(t, s, "b", `"x"`, SchemaReference{"x", "base", 2})
-	if base.Schema.ID != 1 || a.Schema.ID != 3 || b.Schema.ID != a.Schema.ID || c.Schema.ID != 4 || c.Version != 2 {
-		t.Fatalf("got %+v, %+v, %+v, %+v", base, a, b, c)
-	}
-	got, err := s.Schema(t.Context(), 3)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(got, a.Schema); d != "" {
-		t.Fatal(d)
-	}
-	if _, err := s.Schema(t.Context(), 5); !errors.Is(err, ErrSchemaNotExist) {
-		t.Fatalf("got %v, want %v", err, ErrSchemaNotExist)
-	}
-	if _, err := s.writer.Exec(`UPDATE schema SET text = '"y"' WHERE id = 3`); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Schema(t.Context(), 3); err == nil || errors.Is(err, ErrSchemaNotExist) {
-		t.Fatalf("changed on disk: got %v, want corruption", err)
-	}
+	eachEngine(t, func(t *testing.T, d database) {
+		s := openStore(t, d, nil)
+		base := registerSchema(t, s, "base", `"string"`)
+		registerSchema(t, s, "base", `"bytes"`)
+		a := registerSchema(t, s, "a", `"x"`, SchemaReference{"x", "base", 1})
+		b := registerSchema(t, s, "b", `"x"`, SchemaReference{"x", "base", 1})
+		c := registerSchema(t, s, "b", `"x"`, SchemaReference{"x", "base", 2})
+		if base.Schema.ID != 1 || a.Schema.ID != 3 || b.Schema.ID != a.Schema.ID || c.Schema.ID != 4 || c.Version != 2 {
+			t.Fatalf("got %+v, %+v, %+v, %+v", base, a, b, c)
+		}
+		got, err := s.Schema(t.Context(), 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(got, a.Schema); d != "" {
+			t.Fatal(d)
+		}
+		if _, err := s.Schema(t.Context(), 5); !errors.Is(err, ErrSchemaNotExist) {
+			t.Fatalf("got %v, want %v", err, ErrSchemaNotExist)
+		}
+		if _, err := s.writer.Exec(`UPDATE schema SET text = '"y"' WHERE id = 3`); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Schema(t.Context(), 3); err == nil || errors.Is(err, ErrSchemaNotExist) {
+			t.Fatalf("changed on disk: got %v, want corruption", err)
+		}
+	})
 }
 
 // Of two changes built on one state of a subject the second is refused.
 func TestRegisterSchemaRefusesStaleSubject(t *testing.T) {
-	s := newStore(t)
-	stale := subject(t, s, "a")
-	registerSchema(t, s, "a", `"string"`)
-	if _, err := s.RegisterSchema(t.Context(), stale, Schema{Type: "AVRO", Text: `"int"`}); !errors.Is(err, streamstore.ErrConflict) {
-		t.Fatalf("register: got %v, want %v", err, streamstore.ErrConflict)
-	}
-	stale = subject(t, s, "a")
-	registerSchema(t, s, "a", `"int"`)
-	if err := s.DeleteVersions(t.Context(), stale, []int{1}, false); !errors.Is(err, streamstore.ErrConflict) {
-		t.Fatalf("delete: got %v, want %v", err, streamstore.ErrConflict)
-	}
+	eachEngine(t, func(t *testing.T, d database) {
+		s := openStore(t, d, nil)
+		stale := subject(t, s, "a")
+		registerSchema(t, s, "a", `"string"`)
+		if _, err := s.RegisterSchema(t.Context(), stale, Schema{Type: "AVRO", Text: `"int"`}); !errors.Is(err, streamstore.ErrConflict) {
+			t.Fatalf("register: got %v, want %v", err, streamstore.ErrConflict)
+		}
+		stale = subject(t, s, "a")
+		registerSchema(t, s, "a", `"int"`)
+		if err := s.DeleteVersions(t.Context(), stale, []int{1}, false); !errors.Is(err, streamstore.ErrConflict) {
+			t.Fatalf("delete: got %v, want %v", err, streamstore.ErrConflict)
+		}
+	})
 }
 
 // What others refer to stays, and what is gone is not referred to anew.
 func TestReferencedVersionsStay(t *testing.T) {
-	s := newStore(t)
-	registerSchema(t, s, "base", `"string"`)
-	registerSchema(t, s, "user", `"x"`, SchemaReference{"x", "base", 1})
-	del := func(name string, permanent bool) error {
-		return s.DeleteVersions(t.Context(), subject(t, s, name), []int{1}, permanent)
-	}
-	if err := del("base", false); !errors.Is(err, ErrReferenceExists) {
-		t.Fatalf("soft delete of a version in use: got %v", err)
-	}
-	if err := del("user", false); err != nil {
-		t.Fatal(err)
-	}
-	if err := del("base", false); err != nil { // its user is hidden as well
-		t.Fatal(err)
-	}
-	if err := del("base", true); !errors.Is(err, ErrReferenceExists) {
-		t.Fatalf("removal of a version that a hidden one uses: got %v", err)
-	}
-	_, err := s.RegisterSchema(t.Context(), subject(t, s, "late"), Schema{Type: "AVRO", Text: `"x"`, References: []SchemaReference{{"x", "base", 1}}})
-	if !errors.Is(err, streamstore.ErrConflict) {
-		t.Fatalf("reference to a deleted version: got %v", err)
-	}
-	if err := del("user", true); err != nil {
-		t.Fatal(err)
-	}
-	if err := del("base", true); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Schema(t.Context(), 1); !errors.Is(err, ErrSchemaNotExist) {
-		t.Fatalf("a schema without versions: got %v", err)
-	}
-	if v := registerSchema(t, s, "base", `"string"`); v.Schema.ID != 3 || v.Version != 1 {
-		t.Fatalf("registered again: %+v, want a new id", v)
-	}
+	eachEngine(t, func(t *testing.T, d database) {
+		s := openStore(t, d, nil)
+		registerSchema(t, s, "base", `"string"`)
+		registerSchema(t, s, "user", `"x"`, SchemaReference{"x", "base", 1})
+		del := func(name string, permanent bool) error {
+			return s.DeleteVersions(t.Context(), subject(t, s, name), []int{1}, permanent)
+		}
+		if err := del("base", false); !errors.Is(err, ErrReferenceExists) {
+			t.Fatalf("soft delete of a version in use: got %v", err)
+		}
+		if err := del("user", false); err != nil {
+			t.Fatal(err)
+		}
+		if err := del("base", false); err != nil { // its user is hidden as well
+			t.Fatal(err)
+		}
+		if err := del("base", true); !errors.Is(err, ErrReferenceExists) {
+			t.Fatalf("removal of a version that a hidden one uses: got %v", err)
+		}
+		_, err := s.RegisterSchema(t.Context(), subject(t, s, "late"), Schema{Type: "AVRO", Text: `"x"`, References: []SchemaReference{{"x", "base", 1}}})
+		if !errors.Is(err, streamstore.ErrConflict) {
+			t.Fatalf("reference to a deleted version: got %v", err)
+		}
+		if err := del("user", true); err != nil {
+			t.Fatal(err)
+		}
+		if err := del("base", true); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Schema(t.Context(), 1); !errors.Is(err, ErrSchemaNotExist) {
+			t.Fatalf("a schema without versions: got %v", err)
+		}
+		if v := registerSchema(t, s, "base", `"string"`); v.Schema.ID != 3 || v.Version != 1 {
+			t.Fatalf("registered again: %+v, want a new id", v)
+		}
+	})
 }
 
 // The level of a subject outlives its soft deletion, and goes with its last version.
 func TestCompatibilityStaysUntilRemoval(t *testing.T) {
-	s := newStore(t)
-	registerSchema(t, s, "a", `"string"`)
-	if err := s.SetCompatibility(t.Context(), "a", "NONE"); err != nil {
-		t.Fatal(err)
-	}
-	for _, step := range []struct {
-		permanent bool
-		want      string
-	}{{false, "NONE"}, {true, ""}} {
-		if err := s.DeleteVersions(t.Context(), subject(t, s, "a"), []int{1}, step.permanent); err != nil {
+	eachEngine(t, func(t *testing.T, d database) {
+		s := openStore(t, d, nil)
+		registerSchema(t, s, "a", `"string"`)
+		if err := s.SetCompatibility(t.Context(), "a", "NONE"); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := s.Compatibility(t.Context(), "a"); err != nil || got != step.want {
-			t.Fatalf("permanent %t: level %q, %v, want %q", step.permanent, got, err, step.want)
+		for _, step := range []struct {
+			permanent bool
+			want      string
+		}{{false, "NONE"}, {true, ""}} {
+			if err := s.DeleteVersions(t.Context(), subject(t, s, "a"), []int{1}, step.permanent); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := s.Compatibility(t.Context(), "a"); err != nil || got != step.want {
+				t.Fatalf("permanent %t: level %q, %v, want %q", step.permanent, got, err, step.want)
+			}
 		}
-	}
+	})
 }

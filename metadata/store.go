@@ -26,48 +26,40 @@ const maxReaders = 8
 type Store struct {
 	writer  *sql.DB // one connection: writers of this process queue here, in order
 	readers *sql.DB
+	shared  *sql.DB // what DB hands out
 	dialect dialect
 	log     *slog.Logger
 	cluster string
 	now     func() time.Time
 }
 
-// Open opens or creates the database at url, "sqlite:/path/to/metadata.db" or
-// "sqlite::memory:", and brings it to the newest version. A database of a newer version is
-// refused.
+// Open opens or creates the database at url and brings it to the newest version:
+// "sqlite:/path/to/metadata.db", "sqlite::memory:", or "postgres://…" as libpq has it, of
+// PostgreSQL 15 or later. A database of a newer version is refused.
 func Open(ctx context.Context, url string, log *slog.Logger) (*Store, error) {
-	path, memory, err := parseURL(url)
+	d, path, err := parseURL(url)
 	if err != nil {
 		return nil, err
 	}
-	if memory {
-		path = "/" + uuid.NewString() // the name of a database that lives as long as the store
-	} else if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, fmt.Errorf("open metadata %s: %w", url, err)
+	if d.open == nil {
+		d = sqliteDatabase("/"+uuid.NewString(), true) // it lives as long as the store
+	} else if d.name == sqlite.name {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return nil, fmt.Errorf("open metadata %s: %w", url, err)
+		}
 	}
-	s, err := open(ctx, sqliteDSN(path, memory), log, time.Now)
+	s, err := open(ctx, d, log, time.Now)
 	if err != nil {
-		return nil, fmt.Errorf("open metadata %s: %w", url, err)
+		return nil, fmt.Errorf("open metadata %s: %w", withoutPassword(url), err)
 	}
 	return s, nil
 }
 
-func open(ctx context.Context, dsn string, log *slog.Logger, now func() time.Time) (*Store, error) {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	s := &Store{dialect: sqlite, log: log, now: now}
-	var err error
-	if s.writer, err = sql.Open(s.dialect.driver, dsn); err != nil {
+func open(ctx context.Context, d database, log *slog.Logger, now func() time.Time) (*Store, error) {
+	s, err := connect(d, log, now)
+	if err != nil {
 		return nil, err
 	}
-	s.writer.SetMaxOpenConns(1)
-	if s.readers, err = sql.Open(s.dialect.driver, dsn); err != nil {
-		s.writer.Close()
-		return nil, err
-	}
-	s.readers.SetMaxOpenConns(maxReaders)
-	s.readers.SetMaxIdleConns(maxReaders)
 	if err := s.prepare(ctx); err != nil {
 		s.Close()
 		return nil, err
@@ -75,10 +67,45 @@ func open(ctx context.Context, dsn string, log *slog.Logger, now func() time.Tim
 	return s, nil
 }
 
+// connect makes a store of a database as it is.
+func connect(d database, log *slog.Logger, now func() time.Time) (*Store, error) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	s := &Store{dialect: d.dialect, log: log, now: now}
+	var err error
+	if s.writer, err = d.open(nil); err != nil {
+		return nil, err
+	}
+	s.writer.SetMaxOpenConns(1)
+	if s.readers, err = d.open(nil); err != nil {
+		s.writer.Close()
+		return nil, err
+	}
+	s.readers.SetMaxOpenConns(maxReaders)
+	s.readers.SetMaxIdleConns(maxReaders)
+	if d.name == sqlite.name {
+		s.shared = s.readers
+		return s, nil
+	}
+	// Its users have no part in the lock of changes: their statements are serializable.
+	if s.shared, err = d.open(map[string]string{"default_transaction_isolation": "serializable"}); err != nil {
+		s.writer.Close()
+		s.readers.Close()
+		return nil, err
+	}
+	s.shared.SetMaxOpenConns(maxReaders)
+	s.shared.SetMaxIdleConns(maxReaders)
+	return s, nil
+}
+
 // prepare migrates the database and reads the cluster's id, which the first opener draws.
 func (s *Store) prepare(ctx context.Context) error {
 	all, err := loadMigrations(migrations)
 	if err != nil {
+		return err
+	}
+	if err := s.checkServer(ctx); err != nil {
 		return err
 	}
 	applied, err := migrate(ctx, s.writer, s.dialect, all, s.now())
@@ -98,18 +125,46 @@ func (s *Store) prepare(ctx context.Context) error {
 	})
 }
 
+// checkServer refuses a PostgreSQL that cannot keep the promises.
+func (s *Store) checkServer(ctx context.Context) error {
+	if s.dialect.name != postgres.name {
+		return nil
+	}
+	var version int
+	var synchronous string
+	var standby bool
+	err := s.writer.QueryRowContext(ctx, `SELECT current_setting('server_version_num')::int, current_setting('synchronous_commit'), pg_is_in_recovery()`).
+		Scan(&version, &synchronous, &standby)
+	switch {
+	case err != nil:
+		return err
+	case version < 150000:
+		return fmt.Errorf("the server is PostgreSQL %d, want 15 or later", version/10000)
+	case synchronous == "off":
+		return errors.New("the server has synchronous_commit off, and would lose acknowledged records with its machine: set it on, at least for this role or database")
+	case standby:
+		return errors.New("the server is a standby: name the primary, or all servers with target_session_attrs=read-write")
+	}
+	return nil
+}
+
 // Close closes the database. Calls that are under way fail.
 func (s *Store) Close() error {
-	return errors.Join(s.readers.Close(), s.writer.Close())
+	err := errors.Join(s.readers.Close(), s.writer.Close())
+	if s.shared != s.readers {
+		err = errors.Join(err, s.shared.Close())
+	}
+	return err
 }
 
 // ClusterID is the id of the cluster, drawn when the database was made: 22 characters, as
 // Kafka's are.
 func (s *Store) ClusterID() string { return s.cluster }
 
-// DB gives the SQL catalog a home for its own tables. Transactions on it take the write
-// lock when they begin and wait up to 10 s for it.
-func (s *Store) DB() *sql.DB { return s.readers }
+// DB gives the SQL catalog a home for its own tables. Statements on it are serializable:
+// with SQLite they wait up to 10 s for the write lock; with PostgreSQL one may fail with
+// SQLSTATE 40001, has then changed nothing, and is to be tried again.
+func (s *Store) DB() *sql.DB { return s.shared }
 
 // A tx is one transaction of changes.
 type tx struct {
@@ -126,6 +181,9 @@ func (s *Store) update(ctx context.Context, what string, fn func(*tx) error) err
 		return fmt.Errorf("%s: begin: %w", what, err)
 	}
 	defer t.Rollback()
+	if err := s.dialect.lock(ctx, t); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
 	if err := fn(&tx{t, ctx, s}); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
@@ -147,7 +205,7 @@ func (s *Store) updateAs(ctx context.Context, node streamstore.Node, what string
 
 func (t *tx) checkNode(node streamstore.Node) error {
 	var epoch int64
-	err := t.QueryRowContext(t.ctx, `SELECT epoch FROM node WHERE id = $1`+t.s.dialect.lockRow, node.ID).Scan(&epoch)
+	err := t.QueryRowContext(t.ctx, `SELECT epoch FROM node WHERE id = $1`, node.ID).Scan(&epoch)
 	if errors.Is(err, sql.ErrNoRows) {
 		return fmt.Errorf("node %d was never registered: %w", node.ID, streamstore.ErrNodeFenced)
 	}

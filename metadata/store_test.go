@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabletopic/tabletopic/internal/lab"
 	"github.com/tabletopic/tabletopic/streamstore"
 	"github.com/tabletopic/tabletopic/streamstore/streamstoretest"
 )
@@ -23,23 +24,39 @@ func newClock() *clock {
 func (c *clock) now() time.Time          { return time.UnixMilli(c.ms.Load()) }
 func (c *clock) advance(d time.Duration) { c.ms.Add(d.Milliseconds()) }
 
-// openFile opens a database in a directory of the test.
-func openFile(t *testing.T, path string, c *clock) *Store {
+// eachEngine runs a test on every engine. database names a new database, and the same one
+// when it is opened again.
+func eachEngine(t *testing.T, test func(t *testing.T, d database)) {
+	t.Run("sqlite", func(t *testing.T) { test(t, newSQLite(t)) })
+	t.Run("postgres", func(t *testing.T) { test(t, newPostgres(t)) })
+}
+
+func newSQLite(t *testing.T) database {
+	return sqliteDatabase(filepath.Join(t.TempDir(), "metadata.db"), false)
+}
+
+func newPostgres(t *testing.T) database {
+	t.Helper()
+	d, _, err := parseURL(lab.Postgres(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// openStore opens a database; with a clock that tests move, if c is not nil.
+func openStore(t *testing.T, d database, c *clock) *Store {
 	t.Helper()
 	now := time.Now
 	if c != nil {
 		now = c.now
 	}
-	s, err := open(t.Context(), sqliteDSN(path, false), slog.New(slog.DiscardHandler), now)
+	s, err := open(t.Context(), d, slog.New(slog.DiscardHandler), now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
 	return s
-}
-
-func newStore(t *testing.T) *Store {
-	return openFile(t, filepath.Join(t.TempDir(), "metadata.db"), nil)
 }
 
 // register starts a life of node 1.
@@ -53,11 +70,15 @@ func register(t *testing.T, s *Store) streamstore.Node {
 }
 
 func TestManagers(t *testing.T) {
-	streamstoretest.RunManagers(t, func(t *testing.T) streamstoretest.Managers {
-		c := newClock()
-		s := openFile(t, filepath.Join(t.TempDir(), "metadata.db"), c)
-		return streamstoretest.Managers{Streams: s, Objects: s, Advance: c.advance}
-	})
+	for name, database := range map[string]func(*testing.T) database{"sqlite": newSQLite, "postgres": newPostgres} {
+		t.Run(name, func(t *testing.T) {
+			streamstoretest.RunManagers(t, func(t *testing.T) streamstoretest.Managers {
+				c := newClock()
+				s := openStore(t, database(t), c)
+				return streamstoretest.Managers{Streams: s, Objects: s, Advance: c.advance}
+			})
+		})
+	}
 }
 
 // The same on the database that lives in memory only.
@@ -74,19 +95,20 @@ func TestManagersInMemory(t *testing.T) {
 	})
 }
 
-// Streams of two stores on one file, as of two processes, keep the rules too.
+// Streams of two stores on one database, as of two processes, keep the rules too.
 func TestTwoStoresShareADatabase(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "metadata.db")
-	a, b := openFile(t, path, nil), openFile(t, path, nil)
-	if a.ClusterID() != b.ClusterID() || len(a.ClusterID()) != 22 {
-		t.Fatalf("cluster ids %q and %q", a.ClusterID(), b.ClusterID())
-	}
-	first := register(t, a)
-	second := register(t, b)
-	if second.Epoch != first.Epoch+1 {
-		t.Fatalf("epochs %d, then %d", first.Epoch, second.Epoch)
-	}
-	if _, err := a.CreateStreams(t.Context(), first, 1); err == nil {
-		t.Fatal("the first process still creates streams")
-	}
+	eachEngine(t, func(t *testing.T, d database) {
+		a, b := openStore(t, d, nil), openStore(t, d, nil)
+		if a.ClusterID() != b.ClusterID() || len(a.ClusterID()) != 22 {
+			t.Fatalf("cluster ids %q and %q", a.ClusterID(), b.ClusterID())
+		}
+		first := register(t, a)
+		second := register(t, b)
+		if second.Epoch != first.Epoch+1 {
+			t.Fatalf("epochs %d, then %d", first.Epoch, second.Epoch)
+		}
+		if _, err := a.CreateStreams(t.Context(), first, 1); err == nil {
+			t.Fatal("the first process still creates streams")
+		}
+	})
 }

@@ -69,9 +69,9 @@ func (r *streams) exec(query string, args ...any) (int64, error) {
 	return res.RowsAffected()
 }
 
-// read returns the row of a stream and locks it, or ErrStreamNotExist.
+// read returns the row of a stream, or ErrStreamNotExist.
 func (r *streams) read(id streamstore.StreamID) (streamRow, error) {
-	s, err := r.stmt(selectStream + `WHERE id = $1` + r.t.s.dialect.lockRow)
+	s, err := r.stmt(selectStream + `WHERE id = $1`)
 	if err != nil {
 		return streamRow{}, err
 	}

@@ -175,7 +175,7 @@ func (s *Store) AlterTopicConfig(ctx context.Context, node streamstore.Node, nam
 
 func (t *tx) topicID(name string) (uuid.UUID, error) {
 	var id string
-	err := t.QueryRowContext(t.ctx, `SELECT id FROM topic WHERE name = $1`+t.s.dialect.lockRow, name).Scan(&id)
+	err := t.QueryRowContext(t.ctx, `SELECT id FROM topic WHERE name = $1`, name).Scan(&id)
 	if errors.Is(err, sql.ErrNoRows) {
 		return uuid.UUID{}, ErrTopicNotExist
 	}
@@ -187,9 +187,8 @@ func (t *tx) topicID(name string) (uuid.UUID, error) {
 
 // Topics returns all topics by name.
 func (s *Store) Topics(ctx context.Context) ([]Topic, error) {
-	// One transaction, for topics, partitions and settings of one moment. It must not wait
-	// for writers, as one of kind IMMEDIATE would.
-	t, err := s.readers.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	// One transaction, for topics, partitions and settings of one moment.
+	t, err := s.readers.BeginTx(ctx, &s.dialect.snapshot)
 	if err != nil {
 		return nil, fmt.Errorf("read topics: %w", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
@@ -26,13 +27,18 @@ func (c *Catalog) CreateNamespace(ctx context.Context, namespace table.Identifie
 	if err := valid(namespace); err != nil {
 		return err
 	}
+	for key, value := range properties {
+		if err := validProperty(key, value); err != nil {
+			return fmt.Errorf("create namespace %s: %w", join(namespace), err)
+		}
+	}
 	return c.insertNamespace(ctx, join(namespace), properties)
 }
 
 func (c *Catalog) insertNamespace(ctx context.Context, name string, properties iceberg.Properties) error {
 	created, err := c.exec(ctx, `INSERT INTO iceberg_namespace_properties (catalog_name, namespace, property_key, property_value)
-		SELECT ?, ?, ?, 'true' WHERE NOT EXISTS
-		(SELECT 1 FROM iceberg_namespace_properties WHERE catalog_name = ? AND namespace = ?)
+		SELECT $1, $2, $3, 'true' WHERE NOT EXISTS
+		(SELECT 1 FROM iceberg_namespace_properties WHERE catalog_name = $4 AND namespace = $5)
 		ON CONFLICT DO NOTHING`, c.cfg.Name, name, existsKey, c.cfg.Name, name)
 	if err == nil && !created {
 		err = ErrNamespaceExists
@@ -49,8 +55,11 @@ func (c *Catalog) insertNamespace(ctx context.Context, name string, properties i
 }
 
 func (c *Catalog) setProperty(ctx context.Context, namespace, key, value string) error {
+	if err := validProperty(key, value); err != nil {
+		return fmt.Errorf("set property of namespace %s: %w", namespace, err)
+	}
 	_, err := c.exec(ctx, `INSERT INTO iceberg_namespace_properties (catalog_name, namespace, property_key, property_value)
-		VALUES (?, ?, ?, ?)
+		VALUES ($1, $2, $3, $4)
 		ON CONFLICT (catalog_name, namespace, property_key) DO UPDATE SET property_value = excluded.property_value`,
 		c.cfg.Name, namespace, key, value)
 	if err != nil {
@@ -59,10 +68,20 @@ func (c *Catalog) setProperty(ctx context.Context, namespace, key, value string)
 	return nil
 }
 
+func validProperty(key, value string) error {
+	switch {
+	case utf8.RuneCountInString(key) > 255 || utf8.RuneCountInString(value) > maxValue:
+		return fmt.Errorf("property %.40q: %w: names have up to 255 characters, values up to %d", key, ErrInvalid, maxValue)
+	case !utf8.ValidString(key) || !utf8.ValidString(value) || strings.ContainsRune(key+value, 0):
+		return fmt.Errorf("property %.40q: %w: it is not text", key, ErrInvalid)
+	}
+	return nil
+}
+
 func (c *Catalog) namespaceExists(ctx context.Context, name string) (bool, error) {
 	var one int
 	err := c.db.QueryRowContext(ctx, `SELECT 1 FROM iceberg_namespace_properties
-		WHERE catalog_name = ? AND namespace = ? LIMIT 1`, c.cfg.Name, name).Scan(&one)
+		WHERE catalog_name = $1 AND namespace = $2 LIMIT 1`, c.cfg.Name, name).Scan(&one)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}
@@ -73,7 +92,7 @@ func (c *Catalog) namespaceExists(ctx context.Context, name string) (bool, error
 func (c *Catalog) Namespace(ctx context.Context, namespace table.Identifier) (iceberg.Properties, error) {
 	name := join(namespace)
 	rows, err := c.db.QueryContext(ctx, `SELECT property_key, COALESCE(property_value, '') FROM iceberg_namespace_properties
-		WHERE catalog_name = ? AND namespace = ?`, c.cfg.Name, name)
+		WHERE catalog_name = $1 AND namespace = $2`, c.cfg.Name, name)
 	if err != nil {
 		return nil, fmt.Errorf("load namespace %s: %w", name, err)
 	}
@@ -107,7 +126,7 @@ func (c *Catalog) Namespaces(ctx context.Context, parent table.Identifier) ([]ta
 		}
 	}
 	rows, err := c.db.QueryContext(ctx, `SELECT DISTINCT namespace FROM iceberg_namespace_properties
-		WHERE catalog_name = ? ORDER BY namespace`, c.cfg.Name)
+		WHERE catalog_name = $1 ORDER BY namespace`, c.cfg.Name)
 	if err != nil {
 		return nil, fmt.Errorf("list namespaces: %w", err)
 	}
@@ -139,9 +158,9 @@ func (c *Catalog) DropNamespace(ctx context.Context, namespace table.Identifier)
 		return err
 	}
 	below := strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(name) + ".%"
-	dropped, err := c.exec(ctx, `DELETE FROM iceberg_namespace_properties WHERE catalog_name = ? AND namespace = ?
-		AND NOT EXISTS (SELECT 1 FROM iceberg_tables WHERE catalog_name = ? AND table_namespace = ?)
-		AND NOT EXISTS (SELECT 1 FROM iceberg_namespace_properties n WHERE n.catalog_name = ? AND n.namespace LIKE ? ESCAPE '\')`,
+	dropped, err := c.exec(ctx, `DELETE FROM iceberg_namespace_properties WHERE catalog_name = $1 AND namespace = $2
+		AND NOT EXISTS (SELECT 1 FROM iceberg_tables WHERE catalog_name = $3 AND table_namespace = $4)
+		AND NOT EXISTS (SELECT 1 FROM iceberg_namespace_properties n WHERE n.catalog_name = $5 AND n.namespace LIKE $6 ESCAPE '\')`,
 		c.cfg.Name, name, c.cfg.Name, name, c.cfg.Name, below)
 	if err == nil && !dropped {
 		err = ErrNamespaceNotEmpty
@@ -171,7 +190,7 @@ func (c *Catalog) SetNamespaceProperties(ctx context.Context, namespace table.Id
 			continue
 		}
 		if _, err := c.exec(ctx, `DELETE FROM iceberg_namespace_properties
-			WHERE catalog_name = ? AND namespace = ? AND property_key = ?`, c.cfg.Name, name, key); err != nil {
+			WHERE catalog_name = $1 AND namespace = $2 AND property_key = $3`, c.cfg.Name, name, key); err != nil {
 			return nil, fmt.Errorf("remove property %s of namespace %s: %w", key, name, err)
 		}
 	}

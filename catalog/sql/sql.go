@@ -4,7 +4,8 @@
 //
 // A table is a row with the location of its current metadata file. Every change of a
 // table is one UPDATE that compares the old location; every statement stands alone, so
-// the catalog needs no transaction of its own. Namespaces exist by their rows in
+// the catalog needs no transaction of its own, but serializable ones: db must make them so,
+// which SQLite always does and PostgreSQL by default_transaction_isolation. Namespaces exist by their rows in
 // iceberg_namespace_properties.
 //
 // [Catalog] is a catalog.Catalog for the coordinator, and has what an Iceberg REST
@@ -52,6 +53,10 @@ var (
 	ErrNamespaceNotEmpty = errors.New("namespace is not empty")
 	ErrInvalid           = errors.New("invalid request")
 )
+
+// maxValue is the longest property of a namespace that the layout has room for. SQLite
+// would take more, and the database could not move to PostgreSQL.
+const maxValue = 1000
 
 // The layout of Iceberg's org.apache.iceberg.jdbc.JdbcUtil, schema version 1.
 var layout = []string{
@@ -112,7 +117,7 @@ func (c *Catalog) location(ctx context.Context, id table.Identifier) (string, er
 	}
 	var location sql.NullString
 	err = c.db.QueryRowContext(ctx, `SELECT metadata_location FROM iceberg_tables
-		WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?
+		WHERE catalog_name = $1 AND table_namespace = $2 AND table_name = $3
 		AND (iceberg_type = 'TABLE' OR iceberg_type IS NULL)`, c.cfg.Name, namespace, name).Scan(&location)
 	if errors.Is(err, sql.ErrNoRows) {
 		return "", fmt.Errorf("table %s: %w", join(id), catalog.ErrNoTable)
@@ -186,24 +191,40 @@ func (c *Catalog) swap(ctx context.Context, id table.Identifier, from, to string
 	if err != nil {
 		return false, err
 	}
-	statement := `UPDATE iceberg_tables SET metadata_location = ?, previous_metadata_location = ?
-		WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?`
+	statement := `UPDATE iceberg_tables SET metadata_location = $1, previous_metadata_location = $2
+		WHERE catalog_name = $3 AND table_namespace = $4 AND table_name = $5`
 	args := []any{to, from, c.cfg.Name, namespace, name}
 	if !invariant.Off("sql-commit-compares") {
-		statement += ` AND metadata_location = ?`
+		statement += ` AND metadata_location = $6`
 		args = append(args, from)
 	}
 	return c.exec(ctx, statement, args...)
 }
 
-// exec runs a statement that changes rows or does not.
+// maxTries is how often a statement that concurrent ones made fail is tried.
+const maxTries = 20
+
+// exec runs a statement that changes rows or does not. PostgreSQL may refuse one because of
+// others at the same time; it has changed nothing then, and sees what they did when it is
+// tried again.
 func (c *Catalog) exec(ctx context.Context, statement string, args ...any) (bool, error) {
-	result, err := c.db.ExecContext(ctx, statement, args...)
-	if err != nil {
-		return false, err
+	for try := 1; ; try++ {
+		result, err := c.db.ExecContext(ctx, statement, args...)
+		if err == nil {
+			n, err := result.RowsAffected()
+			return n > 0, err
+		}
+		if try == maxTries || !refused(err) {
+			return false, err
+		}
 	}
-	n, err := result.RowsAffected()
-	return n > 0, err
+}
+
+// refused reports that a statement met concurrent ones: serialization failure, deadlock, or
+// a row that came while it ran.
+func refused(err error) bool {
+	var e interface{ SQLState() string }
+	return errors.As(err, &e) && slices.Contains([]string{"40001", "40P01", "23505"}, e.SQLState())
 }
 
 // forget deletes the metadata files that fell out of the log, if the table asks for it.
@@ -357,8 +378,8 @@ func (c *Catalog) insertRow(ctx context.Context, id table.Identifier, location s
 	}
 	created, err := c.exec(ctx, `INSERT INTO iceberg_tables
 		(catalog_name, table_namespace, table_name, metadata_location, previous_metadata_location, iceberg_type)
-		SELECT ?, ?, ?, ?, NULL, 'TABLE'
-		WHERE EXISTS (SELECT 1 FROM iceberg_namespace_properties WHERE catalog_name = ? AND namespace = ?)
+		SELECT $1, $2, $3, $4, NULL, 'TABLE'
+		WHERE EXISTS (SELECT 1 FROM iceberg_namespace_properties WHERE catalog_name = $5 AND namespace = $6)
 		ON CONFLICT DO NOTHING`, c.cfg.Name, namespace, name, location, c.cfg.Name, namespace)
 	if err != nil {
 		return fmt.Errorf("create table %s: %w", join(id), err)
@@ -412,7 +433,7 @@ func (c *Catalog) Register(ctx context.Context, id table.Identifier, location st
 // List implements catalog.Catalog.
 func (c *Catalog) List(ctx context.Context, namespace table.Identifier) ([]table.Identifier, error) {
 	rows, err := c.db.QueryContext(ctx, `SELECT table_namespace, table_name FROM iceberg_tables
-		WHERE catalog_name = ? AND (? OR table_namespace = ?) AND (iceberg_type = 'TABLE' OR iceberg_type IS NULL)
+		WHERE catalog_name = $1 AND ($2 OR table_namespace = $3) AND (iceberg_type = 'TABLE' OR iceberg_type IS NULL)
 		ORDER BY table_namespace, table_name`, c.cfg.Name, len(namespace) == 0, join(namespace))
 	if err != nil {
 		return nil, fmt.Errorf("list tables: %w", err)
@@ -435,7 +456,7 @@ func (c *Catalog) Drop(ctx context.Context, id table.Identifier) error {
 	if err != nil {
 		return err
 	}
-	dropped, err := c.exec(ctx, `DELETE FROM iceberg_tables WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?
+	dropped, err := c.exec(ctx, `DELETE FROM iceberg_tables WHERE catalog_name = $1 AND table_namespace = $2 AND table_name = $3
 		AND (iceberg_type = 'TABLE' OR iceberg_type IS NULL)`, c.cfg.Name, namespace, name)
 	if err == nil && !dropped {
 		err = catalog.ErrNoTable
@@ -462,9 +483,9 @@ func (c *Catalog) Rename(ctx context.Context, from, to table.Identifier) error {
 	if there, err := c.namespaceExists(ctx, toNamespace); err != nil || !there {
 		return errors.Join(err, fmt.Errorf("rename table to %s: %w", join(to), ErrNoNamespace))
 	}
-	renamed, err := c.exec(ctx, `UPDATE iceberg_tables SET table_namespace = ?, table_name = ?
-		WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?
-		AND NOT EXISTS (SELECT 1 FROM iceberg_tables WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?)`,
+	renamed, err := c.exec(ctx, `UPDATE iceberg_tables SET table_namespace = $1, table_name = $2
+		WHERE catalog_name = $3 AND table_namespace = $4 AND table_name = $5
+		AND NOT EXISTS (SELECT 1 FROM iceberg_tables WHERE catalog_name = $6 AND table_namespace = $7 AND table_name = $8)`,
 		toNamespace, toName, c.cfg.Name, fromNamespace, fromName, c.cfg.Name, toNamespace, toName)
 	if err == nil && !renamed {
 		err = catalog.ErrTableExists

@@ -46,12 +46,20 @@ func Path(t testing.TB, elem ...string) string {
 // FreePort returns a TCP port of the loopback that nobody listens on at the moment.
 func FreePort(t testing.TB) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := freePort()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return port
+}
+
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
 	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
 // Start runs cmd until the test ends, and waits until ready returns nil, for up to
@@ -94,9 +102,8 @@ func start(t testing.TB, cmd *exec.Cmd, timeout time.Duration, ready func() erro
 		exit = cmd.Wait()
 		close(exited)
 	}()
-	end = func() { stop(cmd.Process, exited) }
 	t.Cleanup(func() {
-		end()
+		stop(cmd.Process, exited)
 		if t.Failed() {
 			t.Logf("%s said (end):\n%s", filepath.Base(cmd.Path), out.tail(4<<10))
 		}
@@ -115,7 +122,7 @@ func start(t testing.TB, cmd *exec.Cmd, timeout time.Duration, ready func() erro
 	case <-exited:
 		return nil, fmt.Errorf("%s has ended: %v: %s", filepath.Base(cmd.Path), exit, out)
 	default:
-		return end, nil
+		return func() { stop(cmd.Process, exited) }, nil
 	}
 }
 
