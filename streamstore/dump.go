@@ -42,6 +42,16 @@ func (d *dumper) fail(err error) error {
 	return fmt.Errorf("at byte %d: %w", d.at, err)
 }
 
+func (d *dumper) indexEntry(src []byte, e indexEntry) []byte {
+	src = d.field(src, 8, "stream %d", e.Stream)
+	src = d.field(src, 8, "start %d", e.Start)
+	src = d.field(src, 8, "end %d", e.End)
+	src = d.field(src, 8, "position %d", e.Position)
+	src = d.field(src, 8, "max timestamp %d", e.MaxTimestamp)
+	src = d.field(src, 4, "size %d", e.Size)
+	return d.field(src, 4, "batches %d", e.Batches)
+}
+
 // DumpWAL prints the bulks of a WAL object, a WAL segment file or a fence, field by field. It
 // returns an error that names the position where the data is not what was written.
 func DumpWAL(w io.Writer, data []byte) error {
@@ -156,13 +166,7 @@ func DumpObject(w io.Writer, data []byte) error {
 	}
 	for i, e := range entries {
 		d.title("index entry %d", i)
-		rest = d.field(rest, 8, "stream %d", e.Stream)
-		rest = d.field(rest, 8, "start %d", e.Start)
-		rest = d.field(rest, 8, "end %d", e.End)
-		rest = d.field(rest, 8, "position %d", e.Position)
-		rest = d.field(rest, 8, "max timestamp %d", e.MaxTimestamp)
-		rest = d.field(rest, 4, "size %d", e.Size)
-		rest = d.field(rest, 4, "batches %d", e.Batches)
+		rest = d.indexEntry(rest, e)
 	}
 	d.title("footer")
 	rest = d.field(rest, 8, "index position %d", f.index)

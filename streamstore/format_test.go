@@ -2,6 +2,7 @@ package streamstore
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"flag"
 	"io"
@@ -53,6 +54,16 @@ func formatStream() []byte {
 	return bytes.Join(body, nil)
 }
 
+func formatComposite() []byte {
+	entry := func(start, end, at int64) indexEntry {
+		return indexEntry{Stream: 9, Start: start, End: end, Position: at, MaxTimestamp: start * 1000, Size: 100, Batches: 2}
+	}
+	return appendComposite(nil, composite{id: 90, stream: 9, parts: []compositePart{
+		{id: 81, size: 400, entries: []indexEntry{entry(5, 1<<33, 20), entry(1<<33, 1<<33+7, 120)}},
+		{id: 78, size: 500, entries: []indexEntry{entry(1<<33+7, 1<<33+9, 20)}},
+	}})
+}
+
 // What version 1 looks like is fixed: a fixture is read as its text says, and written again
 // byte for byte.
 func TestFormatV1(t *testing.T) {
@@ -66,6 +77,7 @@ func TestFormatV1(t *testing.T) {
 		{"wal_segment", func() []byte { return slices.Concat(formatBulk(), formatBulk()) }, DumpWAL},
 		{"stream_set_object", formatStreamSet, DumpObject},
 		{"stream_object", formatStream, DumpObject},
+		{"composite_object", formatComposite, DumpComposite},
 	} {
 		t.Run(f.name, func(t *testing.T) {
 			bin := filepath.Join("testdata", "format", "v1", f.name+".bin")
@@ -267,6 +279,28 @@ func FuzzIndex(f *testing.F) {
 			t.Fatalf("encoded again:\n%x, want\n%x", again, data)
 		}
 		DumpObject(io.Discard, data)
+	})
+}
+
+// Whatever the bytes, a composite either is refused or encodes to them again.
+func FuzzComposite(f *testing.F) {
+	f.Add(formatComposite())
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if len(data) >= compositeTrailerSize {
+			data = bytes.Clone(data)
+			body := data[:len(data)-compositeTrailerSize]
+			binary.BigEndian.PutUint32(data[len(body):], checksum(body))
+			copy(data[len(body)+4:], compositeTrailerMagic[:])
+		}
+		c, err := parseComposite(data)
+		if err != nil {
+			return
+		}
+		clear(data[5:8]) // reserved: whatever it holds is passed over
+		again := appendComposite(nil, c)
+		if !bytes.Equal(again[:len(again)-compositeTrailerSize], data[:len(data)-compositeTrailerSize]) {
+			t.Fatalf("encoded again:\n%x, want\n%x", again, data)
+		}
 	})
 }
 

@@ -171,6 +171,8 @@ type indexEntry struct {
 	MaxTimestamp int64 // largest within; -1 if none
 	Size         uint32
 	Batches      uint32
+
+	object ObjectID // that the block lies in; a reader sets it
 }
 
 func appendIndexEntry(dst []byte, e indexEntry) []byte {

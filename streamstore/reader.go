@@ -8,6 +8,7 @@ import (
 	"math"
 	"sort"
 	"sync"
+	"unsafe"
 
 	"github.com/tabletopic/tabletopic/objectstore"
 	"golang.org/x/sync/semaphore"
@@ -131,12 +132,12 @@ func (r *reader) readOnce(ctx context.Context, stream StreamID, start, end int64
 	var out []RecordBatch
 	left := maxBytes
 	for start < end && (len(out) == 0 || left > 0) {
-		object, entries, err := r.locate(ctx, stream, start)
+		entries, err := r.locate(ctx, stream, start)
 		if err != nil {
 			return nil, err
 		}
 		for i := 0; i < len(entries) && start < end; i++ {
-			batches, err := r.block(ctx, object, entries[i:], max(window, min(int64(left), r.ahead)))
+			batches, err := r.block(ctx, entries[i:], max(window, min(int64(left), r.ahead)))
 			if err != nil {
 				return nil, err
 			}
@@ -147,7 +148,7 @@ func (r *reader) readOnce(ctx context.Context, stream StreamID, start, end int64
 				start = part[len(part)-1].End()
 			}
 			if left <= 0 || len(part) == 0 {
-				r.readAhead(object, entries[i:], window)
+				r.readAhead(entries[i:], window)
 				return out, nil
 			}
 		}
@@ -155,24 +156,24 @@ func (r *reader) readOnce(ctx context.Context, stream StreamID, start, end int64
 	return out, nil
 }
 
-// locate returns the object that holds the stream's offset, and its index entries of the
-// stream from the one with the offset on.
-func (r *reader) locate(ctx context.Context, stream StreamID, offset int64) (ObjectID, []indexEntry, error) {
+// locate finds the object that holds the stream's offset, and returns its index entries of
+// the stream from the one with the offset on.
+func (r *reader) locate(ctx context.Context, stream StreamID, offset int64) ([]indexEntry, error) {
 	object, err := r.object(ctx, stream, offset)
 	if err != nil {
-		return 0, nil, err
+		return nil, err
 	}
 	entries, err := r.index(ctx, object.ObjectRef)
 	if err != nil {
-		return 0, nil, err
+		return nil, err
 	}
 	entries = entriesOf(entries, stream)
 	i := sort.Search(len(entries), func(i int) bool { return entries[i].End > offset })
 	if i == len(entries) || entries[i].Start > offset {
-		return 0, nil, fmt.Errorf("object %s, which metadata says holds stream %d from %d to %d, has no block with offset %d: %w",
+		return nil, fmt.Errorf("object %s, which metadata says holds stream %d from %d to %d, has no block with offset %d: %w",
 			ObjectKey(object.ID), stream, object.Start, object.End, offset, ErrCorrupt)
 	}
-	return object.ID, entries[i:], nil
+	return entries[i:], nil
 }
 
 func entriesOf(entries []indexEntry, stream StreamID) []indexEntry {
@@ -218,13 +219,13 @@ func (r *reader) index(ctx context.Context, object ObjectRef) ([]indexEntry, err
 		return entries, nil
 	}
 	shared := r.group.DoChan(ObjectKey(object.ID), func() (any, error) {
-		entries, err := readIndex(r.ctx, r.bucket, object)
+		entries, err := readEntries(r.ctx, r.bucket, object)
 		if err != nil {
 			return nil, err
 		}
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.indexes.put(object.ID, entries, int64(len(entries)*indexEntrySize)+64)
+		r.indexes.put(object.ID, entries, int64(len(entries))*int64(unsafe.Sizeof(indexEntry{}))+64)
 		return entries, nil
 	})
 	select {
@@ -236,6 +237,39 @@ func (r *reader) index(ctx context.Context, object ObjectRef) ([]indexEntry, err
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+}
+
+// readEntries reads the index of an object of any kind. Each entry names the object that its
+// block lies in.
+func readEntries(ctx context.Context, bucket objectstore.Bucket, object ObjectRef) ([]indexEntry, error) {
+	if object.Kind == KindComposite {
+		c, err := readComposite(ctx, bucket, object)
+		if err != nil {
+			return nil, err
+		}
+		return c.entries(), nil
+	}
+	entries, err := readIndex(ctx, bucket, object)
+	for i := range entries {
+		entries[i].object = object.ID
+	}
+	return entries, err
+}
+
+func readComposite(ctx context.Context, bucket objectstore.Bucket, object ObjectRef) (c composite, err error) {
+	key := ObjectKey(object.ID)
+	data, err := bucket.Get(ctx, key, 0, object.Size)
+	if err != nil {
+		return c, fmt.Errorf("read composite %s: %w", key, err)
+	}
+	c, err = parseComposite(data)
+	if err == nil && c.id != object.ID {
+		err = corrupt("object %d, metadata says %d", c.id, object.ID)
+	}
+	if err != nil {
+		return c, fmt.Errorf("composite %s: %w", key, err)
+	}
+	return c, nil
 }
 
 func readIndex(ctx context.Context, bucket objectstore.Bucket, object ObjectRef) ([]indexEntry, error) {
@@ -269,8 +303,8 @@ func readIndex(ctx context.Context, bucket objectstore.Bucket, object ObjectRef)
 
 // block returns the batches of entries[0], and reads the entries after it along with it,
 // up to window bytes in all.
-func (r *reader) block(ctx context.Context, object ObjectID, entries []indexEntry, window int64) ([]RecordBatch, error) {
-	batches, load := r.lookup(object, entries, window, true)
+func (r *reader) block(ctx context.Context, entries []indexEntry, window int64) ([]RecordBatch, error) {
+	batches, load := r.lookup(entries, window, true)
 	if load == nil {
 		return batches, nil
 	}
@@ -285,9 +319,10 @@ func (r *reader) block(ctx context.Context, object ObjectID, entries []indexEntr
 // lookup returns the cached batches of entries[0], or the load that will bring them. If
 // there is none yet, it starts one for the run of entries that are neither cached nor
 // being read; with wait unset only if a slot for reading ahead is free.
-func (r *reader) lookup(object ObjectID, entries []indexEntry, window int64, wait bool) ([]RecordBatch, *blockLoad) {
+func (r *reader) lookup(entries []indexEntry, window int64, wait bool) ([]RecordBatch, *blockLoad) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	object := entries[0].object
 	first := blockKey{object, entries[0].Position}
 	if batches, ok := r.blocks.get(first); ok {
 		r.metrics.blockHits.Inc()
@@ -312,9 +347,9 @@ func (r *reader) lookup(object ObjectID, entries []indexEntry, window int64, wai
 	n, size := 0, int64(0)
 	var loads []*blockLoad
 	for _, e := range entries {
-		key := blockKey{object, e.Position}
+		key := blockKey{e.object, e.Position}
 		_, cached := r.blocks.items[key]
-		if n > 0 && (size+int64(e.Size) > window || cached || r.loading[key] != nil || e.Position != entries[0].Position+size) {
+		if n > 0 && (e.object != object || size+int64(e.Size) > window || cached || r.loading[key] != nil || e.Position != entries[0].Position+size) {
 			break
 		}
 		load := &blockLoad{done: make(chan struct{})}
@@ -385,16 +420,16 @@ func checkBlock(data []byte, e indexEntry) ([]RecordBatch, error) {
 
 // readAhead starts to read the blocks after entries[0] when less than half a window of
 // them is in memory.
-func (r *reader) readAhead(object ObjectID, entries []indexEntry, window int64) {
+func (r *reader) readAhead(entries []indexEntry, window int64) {
 	ahead := int64(0)
 	for i := 1; i < len(entries) && ahead < window/2; i++ {
-		key := blockKey{object, entries[i].Position}
+		key := blockKey{entries[i].object, entries[i].Position}
 		r.mu.Lock()
 		_, known := r.blocks.items[key]
 		known = known || r.loading[key] != nil
 		r.mu.Unlock()
 		if !known {
-			r.lookup(object, entries[i:], window, false)
+			r.lookup(entries[i:], window, false)
 			return
 		}
 		ahead += int64(entries[i].Size)
@@ -402,34 +437,51 @@ func (r *reader) readAhead(object ObjectID, entries []indexEntry, window int64) 
 }
 
 // findTimestamp returns the base offset of the first batch in [start, end) with a timestamp
-// of ts or later. It reads the index of each object on the way and one block.
+// of ts or later. It reads the index of each object on the way and one block. As with read,
+// an object may vanish on the way, and is looked up again.
 func (r *reader) findTimestamp(ctx context.Context, stream StreamID, start, end, ts int64) (int64, bool, error) {
-	for next := start; next < end; {
-		object, entries, err := r.locate(ctx, stream, next)
-		if errors.Is(err, objectstore.ErrNotFound) {
-			r.mu.Lock()
-			r.ranges.remove(stream)
-			r.mu.Unlock()
-			object, entries, err = r.locate(ctx, stream, next)
+	for next, try := start, 0; ; try++ {
+		at, offset, found, err := r.findOnce(ctx, stream, next, end, ts)
+		if at > next {
+			next, try = at, 0
 		}
-		if err != nil {
+		if err == nil {
+			return offset, found, nil
+		}
+		if try == 2 || !errors.Is(err, objectstore.ErrNotFound) {
 			return 0, false, fmt.Errorf("find timestamp in stream %d: %w", stream, err)
 		}
+		r.mu.Lock()
+		r.ranges.remove(stream)
+		r.mu.Unlock()
+	}
+}
+
+// findOnce is findTimestamp from next on until an object is missing. It returns how far
+// there is nothing to find.
+func (r *reader) findOnce(ctx context.Context, stream StreamID, next, end, ts int64) (at, offset int64, found bool, err error) {
+	start := next
+	for next < end {
+		entries, err := r.locate(ctx, stream, next)
+		if err != nil {
+			return next, 0, false, err
+		}
 		for i, e := range entries {
-			next = e.End
 			if e.MaxTimestamp < ts {
+				next = e.End
 				continue
 			}
-			batches, err := r.block(ctx, object, entries[i:], 0)
+			batches, err := r.block(ctx, entries[i:], 0)
 			if err != nil {
-				return 0, false, fmt.Errorf("find timestamp in stream %d: %w", stream, err)
+				return next, 0, false, err
 			}
 			for _, b := range batches {
 				if b.MaxTimestamp >= ts && b.End() > start && b.BaseOffset < end {
-					return b.BaseOffset, true, nil
+					return next, b.BaseOffset, true, nil
 				}
 			}
+			next = e.End
 		}
 	}
-	return 0, false, nil
+	return next, 0, false, nil
 }
