@@ -43,6 +43,7 @@ func populate(t *testing.T, s *Store) {
 	registerSchema(t, s, "base", `"string"`)
 	registerSchema(t, s, "clicks-value", `{"type":"array","items":"x"}`, SchemaReference{"x", "base", 1})
 	must(s.SetCompatibility(ctx, "", "FULL"))
+	populateCompaction(t, s, node)
 }
 
 // checkPopulated proves that a database holds what populate wrote, and that work goes on.
@@ -88,6 +89,57 @@ func checkPopulated(t *testing.T, s *Store) {
 	}
 	if l, err := s.Compatibility(ctx, ""); err != nil || l != "FULL" {
 		t.Fatalf("level %q, %v", l, err)
+	}
+	checkCompaction(t, s, node)
+}
+
+// populateCompaction leaves a composite of two stream objects; it came with version 2.
+func populateCompaction(t *testing.T, s *Store, node streamstore.Node) {
+	t.Helper()
+	ctx := t.Context()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	create(t, s, node, NewTopic{Name: "compacted", Partitions: 1})
+	id := topics(t, s)[1].Partitions[0].Log
+	first, err := s.PrepareObjects(ctx, node, 3, time.Hour)
+	must(err)
+	for i := range int64(2) {
+		must(s.CommitUpload(ctx, node, streamstore.Upload{
+			Streams:  []streamstore.StreamObject{{ID: first + streamstore.ObjectID(i), Size: 40, Range: streamstore.StreamRange{Stream: id, Start: 10 * i, End: 10*i + 10}}},
+			WALEpoch: node.Epoch, WALMark: 8}))
+	}
+	must(s.CommitCompaction(ctx, node, streamstore.Compaction{
+		Sources: []streamstore.ObjectID{first, first + 1},
+		Streams: []streamstore.StreamObject{{ID: first + 2, Size: 30, Range: streamstore.StreamRange{Stream: id, End: 20}, Parts: []streamstore.ObjectID{first, first + 1}}},
+	}))
+}
+
+// checkCompaction proves that the composite is there, and that its parts go with it.
+func checkCompaction(t *testing.T, s *Store, node streamstore.Node) {
+	t.Helper()
+	if len(topics(t, s)) < 2 {
+		return // a database of version 1
+	}
+	ctx := t.Context()
+	p := topics(t, s)[1].Partitions[0]
+	found, err := s.StreamObjects(ctx, p.Log, 0, 100, 10)
+	if err != nil || len(found) != 1 || found[0].Kind != streamstore.KindComposite || found[0].End != 20 {
+		t.Fatalf("objects %v, %v", found, err)
+	}
+	before, err := s.DeletableObjects(ctx, node, 0, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.DeleteStreams(ctx, node, []streamstore.StreamID{p.Log}); err != nil {
+		t.Fatal(err)
+	}
+	after, err := s.DeletableObjects(ctx, node, 0, 10)
+	if err != nil || len(after) != len(before)+3 {
+		t.Fatalf("deletable %v, %v; before the composite was dropped %v", after, err, before)
 	}
 }
 
