@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
+	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
 
 	"github.com/tabletopic/tabletopic/catalog"
@@ -123,7 +125,7 @@ func (n *Node) load(ctx context.Context, t metadata.Topic, cfg partition.TableCo
 func (n *Node) status(ctx context.Context, t metadata.Topic, cfg partition.TableConfig, columns bool) TableStatus {
 	s := TableStatus{Topic: t.Name, Partitions: []PartitionStatus{}}
 	id, tbl, err := n.load(ctx, t, cfg)
-	s.Table = catalogName(id)
+	s.Table = strings.Join(id, ".")
 	next := map[int32]int64{}
 	switch {
 	case errors.Is(err, catalog.ErrNoTable): // made with the first record
@@ -154,17 +156,6 @@ func (n *Node) status(ctx context.Context, t metadata.Topic, cfg partition.Table
 	return s
 }
 
-func catalogName(id table.Identifier) string {
-	name := ""
-	for i, part := range id {
-		if i > 0 {
-			name += "."
-		}
-		name += part
-	}
-	return name
-}
-
 // describe fills in what the table says of itself.
 func (s *TableStatus) describe(tbl *table.Table, t metadata.Topic, next map[int32]int64, columns bool) error {
 	meta := tbl.Metadata()
@@ -178,7 +169,7 @@ func (s *TableStatus) describe(tbl *table.Table, t metadata.Topic, next map[int3
 	}
 	if columns {
 		for _, f := range tbl.Schema().Fields() {
-			s.Columns = append(s.Columns, Column{f.Name, f.Type.String()})
+			s.Columns = append(s.Columns, Column{f.Name, typeName(f.Type)})
 		}
 	}
 	pos, ok, err := coordinator.ReadPosition(meta.Properties())
@@ -208,4 +199,21 @@ func (n *Node) verify(ctx context.Context, t metadata.Topic, cfg partition.Table
 	dead := worker.NewDeadLetterTopic(n.set, t, cfg.DLQ)
 	return coordinator.Verify(ctx, tbl, coordinator.Topic{ID: t.ID, Name: t.Name, Partitions: int32(len(t.Partitions))}, cfg.KafkaColumn, n.locator, logs,
 		func(ctx context.Context, partition int32) (map[int64]bool, error) { return dead.Since(ctx, partition, 0) })
+}
+
+// typeName is an Iceberg type as SQL would write it: without field ids.
+func typeName(t iceberg.Type) string {
+	switch t := t.(type) {
+	case *iceberg.StructType:
+		fields := make([]string, len(t.FieldList))
+		for i, f := range t.FieldList {
+			fields[i] = f.Name + " " + typeName(f.Type)
+		}
+		return "struct<" + strings.Join(fields, ", ") + ">"
+	case *iceberg.ListType:
+		return "list<" + typeName(t.Element) + ">"
+	case *iceberg.MapType:
+		return "map<" + typeName(t.KeyType) + ", " + typeName(t.ValueType) + ">"
+	}
+	return t.String()
 }
