@@ -162,11 +162,10 @@ func (s *Sweeper) spare(ctx context.Context, t *table.Table, dead map[string]boo
 				continue
 			}
 			seen[m.FilePath()] = true
-			entries, err := m.FetchEntries(fs, false)
-			if err != nil {
-				return fmt.Errorf("manifest %s: %w", m.FilePath(), err)
-			}
-			for _, e := range entries {
+			for e, err := range m.Entries(fs, false) {
+				if err != nil {
+					return fmt.Errorf("manifest %s: %w", m.FilePath(), err)
+				}
 				delete(dead, e.DataFile().FilePath())
 			}
 		}

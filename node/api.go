@@ -198,7 +198,9 @@ func (n *Node) verify(ctx context.Context, t metadata.Topic, cfg partition.Table
 	}
 	dead := worker.NewDeadLetterTopic(n.set, t, cfg.DLQ)
 	return coordinator.Verify(ctx, tbl, coordinator.Topic{ID: t.ID, Name: t.Name, Partitions: int32(len(t.Partitions))}, cfg.KafkaColumn, n.locator, logs,
-		func(ctx context.Context, partition int32) (map[int64]bool, error) { return dead.Since(ctx, partition, 0) })
+		func(ctx context.Context, partition int32) (map[int64]bool, error) {
+			return dead.Since(ctx, partition, 0)
+		})
 }
 
 // typeName is an Iceberg type as SQL would write it: without field ids.

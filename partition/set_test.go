@@ -402,6 +402,6 @@ func BenchmarkOpen10000(b *testing.B) {
 	n := c.start()
 	mustAppend(b, n.create(b, "many", 10_000, nil), produced{values: []string{"v"}})
 	for b.Loop() {
-		n = c.start()
+		c.start()
 	}
 }

@@ -47,10 +47,6 @@ type producedBatch struct {
 	appendTime  int64 // −1 if the producer's time counts
 }
 
-func (b producedBatch) end() int64 {
-	return b.base + int64((uint32(b.last)-uint32(b.first))&(1<<31-1)) + 1
-}
-
 type epochStart struct {
 	epoch int32
 	start int64
