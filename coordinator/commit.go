@@ -194,6 +194,9 @@ func (c *Coordinator) reload(ctx context.Context) error {
 			c.metrics.catalogUp.Set(1)
 			return fmt.Errorf("%w: it was dropped", errReplaced)
 		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		c.metrics.catalogUp.Set(0)
 		c.log.Warn("load table: trying again", "table", c.ident, "attempt", attempt+1, "error", err)
 		if err := c.pause(ctx, attempt); err != nil {

@@ -443,7 +443,7 @@ func (c *Coordinator) create(ctx context.Context, v *parquetio.ValueSchema) (don
 	props[keyProbe] = probe
 	if _, err = c.catalog.Create(ctx, c.ident, schema, props); err == nil {
 		c.log.Info("table created", "columns", schema.NumFields())
-	} else {
+	} else if ctx.Err() == nil {
 		c.log.Warn("create table: reading what is there", "error", err)
 	}
 	next, err := c.open(ctx)

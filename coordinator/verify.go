@@ -3,6 +3,7 @@ package coordinator
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,6 +14,7 @@ import (
 	"github.com/apache/arrow-go/v18/parquet/schema"
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
+	"github.com/google/uuid"
 
 	"github.com/tabletopic/tabletopic/catalog"
 	"github.com/tabletopic/tabletopic/record"
@@ -35,6 +37,7 @@ type Report struct {
 	Files      int               `json:"files"`
 	Partitions []PartitionReport `json:"partitions"`
 	Earlier    int64             `json:"earlier_rows"` // rows of earlier topics of the name
+	Others     int64             `json:"other_rows"`   // rows of other writers, which name no offset
 	Broken     []string          `json:"broken"`       // data files that cannot be read, with the reason
 	Deletes    int               `json:"delete_files"` // of other writers: rows are counted before them
 }
@@ -179,12 +182,18 @@ func (v *verifier) file(ctx context.Context, df iceberg.DataFile) error {
 	if r.NumRows() != df.Count() {
 		return fmt.Errorf("has %d rows, the table says %d", r.NumRows(), df.Count())
 	}
+	origin := directory(df.FilePath())
+	own := origin == v.topic.ID.String()
+	if _, err := uuid.Parse(origin); err == nil && len(origin) == 36 && !own {
+		v.report.Earlier += r.NumRows()
+		return nil
+	}
 	pc, oc := leaf(r.MetaData().Schema, v.partition), leaf(r.MetaData().Schema, v.offset)
 	if pc < 0 || oc < 0 {
-		return errors.New("has no columns for partition and offset")
-	}
-	if v.earlier(df.FilePath()) {
-		v.report.Earlier += r.NumRows()
+		if own {
+			return errors.New("has no columns for partition and offset")
+		}
+		v.report.Others += r.NumRows()
 		return nil
 	}
 	for i := range r.NumRowGroups() {
@@ -197,33 +206,38 @@ func (v *verifier) file(ctx context.Context, df iceberg.DataFile) error {
 		if err != nil {
 			return err
 		}
-		if len(partitions) != len(offsets) || int64(len(offsets)) != g.NumRows() {
-			return errors.New("has rows without partition or offset")
+		if int64(len(partitions)) != g.NumRows() || int64(len(offsets)) != g.NumRows() {
+			return fmt.Errorf("has %d partitions and %d offsets in %d rows", len(partitions), len(offsets), g.NumRows())
 		}
 		for j, o := range offsets {
-			set := v.rows[partitions[j]]
+			p := partitions[j]
+			if !p.Valid || !o.Valid {
+				if own {
+					return errors.New("has rows without partition or offset")
+				}
+				v.report.Others++
+				continue
+			}
+			set := v.rows[p.V]
 			if set == nil {
 				set = &offsetSet{}
-				v.rows[partitions[j]] = set
+				v.rows[p.V] = set
 			}
-			if !set.add(o) {
-				v.extra[partitions[j]]++
-				v.example(partitions[j], "offset %d is in more than one row", o)
+			if !set.add(o.V) {
+				v.extra[p.V]++
+				v.example(p.V, "offset %d is in more than one row", o.V)
 			}
 		}
 	}
 	return nil
 }
 
-// earlier reports whether a file is of another topic of the name: a worker's files lie
-// below the id of its topic. Files that others have rewritten count for this one.
-func (v *verifier) earlier(location string) bool {
+// directory returns the last directory of a file's location. For a worker's file that is
+// the id of its topic; a file that somebody has rewritten lies elsewhere, and counts for
+// the topic that asks.
+func directory(location string) string {
 	parts := strings.Split(location, "/")
-	if len(parts) < 2 {
-		return false
-	}
-	dir := parts[len(parts)-2]
-	return len(dir) == 36 && strings.Count(dir, "-") == 4 && dir != v.topic.ID.String()
+	return parts[max(0, len(parts)-2)]
 }
 
 func leaf(s *schema.Schema, id int) int {
@@ -235,8 +249,8 @@ func leaf(s *schema.Schema, id int) int {
 	return -1
 }
 
-// readLeaf returns the values of a column that are not null.
-func readLeaf[T int32 | int64](g *file.RowGroupReader, column int) ([]T, error) {
+// readLeaf returns a column that is not repeated, one value a row.
+func readLeaf[T int32 | int64](g *file.RowGroupReader, column int) ([]sql.Null[T], error) {
 	c, err := g.Column(column)
 	if err != nil {
 		return nil, err
@@ -247,14 +261,23 @@ func readLeaf[T int32 | int64](g *file.RowGroupReader, column int) ([]T, error) 
 	if !ok {
 		return nil, fmt.Errorf("column %d is a %T", column, c)
 	}
-	out := make([]T, 0, g.NumRows())
+	full := c.Descriptor().MaxDefinitionLevel()
+	out := make([]sql.Null[T], 0, g.NumRows())
 	buf, levels := make([]T, 4096), make([]int16, 4096)
 	for c.HasNext() {
-		_, n, err := r.ReadBatch(int64(len(buf)), buf, levels, nil)
+		rows, _, err := r.ReadBatch(int64(len(buf)), buf, levels, nil)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, buf[:n]...)
+		next := 0
+		for _, level := range levels[:rows] {
+			var cell sql.Null[T]
+			if full == 0 || level == full {
+				cell = sql.Null[T]{V: buf[next], Valid: true}
+				next++
+			}
+			out = append(out, cell)
+		}
 	}
 	return out, c.Err()
 }

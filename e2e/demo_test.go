@@ -118,6 +118,10 @@ func TestWrongConfiguration(t *testing.T) {
 	if err := os.WriteFile(file, []byte("wal-lingr: 5ms\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	empty := filepath.Join(t.TempDir(), "empty.yaml")
+	if err := os.WriteFile(empty, []byte("warehouse:\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		args []string
 		env  string
@@ -131,9 +135,14 @@ func TestWrongConfiguration(t *testing.T) {
 		{[]string{"serve", "--wal", "file", "--object-store", "s3://b/p?region=x"}, "", 1, "wal file"},
 		{[]string{"serve", "--object-store", "ftp://x"}, "", 1, "ftp"},
 		{[]string{"serve", "--kafka", "nowhere"}, "", 1, "HOST:PORT"},
+		{[]string{"serve", "--config", empty}, "", 2, "warehouse has no value"},
+		{[]string{"serve", "--kafka", "nowhere"}, "TABLETOPIC_PORT_9092_TCP_ADDR=10.0.0.1", 1, "HOST:PORT"},
 		{[]string{"nonsense"}, "", 2, "nonsense"},
 		{[]string{"topic"}, "", 2, "subcommand"},
 		{[]string{"topic", "list", "--bootstrap", "127.0.0.1:1"}, "", 1, "tabletopic serve"},
+		{[]string{"schema", "list", "--http", "127.0.0.1:1"}, "", 1, "tabletopic serve"},
+		{[]string{"table", "list", "--http", "127.0.0.1:1"}, "", 1, "tabletopic serve"},
+		{[]string{"schema", "list", "--http", "ftp://x"}, "", 2, "HOST:PORT"},
 	} {
 		cmd := exec.Command(binary, c.args...)
 		cmd.Dir = t.TempDir()

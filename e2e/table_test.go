@@ -1,11 +1,14 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -80,7 +83,8 @@ func TestAddedFieldBecomesColumn(t *testing.T) {
 	}
 }
 
-// The catalog is away for a minute: produce goes on, nothing is lost, and the rows appear after.
+// The catalog is away for a minute: produce goes on, a server that is killed starts again,
+// nothing is lost, and the rows appear after.
 func TestCatalogAway(t *testing.T) {
 	away := 60 * time.Second
 	port, data, warehouse := lab.FreePort(t), t.TempDir(), "file://"+t.TempDir()
@@ -103,7 +107,13 @@ func TestCatalogAway(t *testing.T) {
 	cl := s.client(kgo.DefaultProduceTopic("events"))
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
+	halfway := false
 	for end := time.Now().Add(away); time.Now().Before(end); <-tick.C {
+		if !halfway && time.Until(end) < away/2 {
+			halfway = true
+			s.kill()
+			s.start()
+		}
 		begin := time.Now()
 		for _, v := range values(produced, 10) {
 			if err := cl.ProduceSync(context.Background(), &kgo.Record{Value: v}).FirstErr(); err != nil {
@@ -264,4 +274,39 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("%d records in the log, %d were acknowledged", len(log), acked)
 	}
 	waitForTable(t, s, "events", int64(len(log)), 60*time.Second)
+}
+
+// Each command that says something says it as JSON too.
+func TestOutputJSON(t *testing.T) {
+	s := startServer(t)
+	schema := filepath.Join(t.TempDir(), "event.avsc")
+	if err := os.WriteFile(schema, []byte(eventSchema), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		stdin string
+		args  []string
+		want  string
+	}{
+		{"", []string{"topic", "create", "a", "-p", "2", "--table", "-c", "table.topic.target.lag.ms=100"}, `"partitions":2`},
+		{"", []string{"schema", "register", "a-value", schema}, `"id":1`},
+		{`{"id": 1, "text": "x"}` + "\n", []string{"produce", "a"}, `"produced":1`},
+		{"", []string{"topic", "list"}, `"log_end_offset":1`},
+		{"", []string{"topic", "describe", "a"}, `"log_end_offset":1`},
+		{"", []string{"topic", "alter", "a", "-p", "3"}, `"topic":"a"`},
+		{"", []string{"table", "list"}, `"table":"default.a"`},
+		{"", []string{"table", "describe", "a"}, `"table":"default.a"`},
+		{"", []string{"schema", "list"}, `"id":1`},
+		{"", []string{"schema", "get", "1"}, `"schema":`},
+		{"", []string{"schema", "check", "a-value", schema}, `"is_compatible":true`},
+		{"", []string{"schema", "compatibility"}, `"level":"BACKWARD"`},
+		{"", []string{"schema", "delete", "a-value"}, `"versions":[1]`},
+		{"", []string{"topic", "delete", "a"}, `"topic":"a"`},
+	} {
+		out, code := s.cli(c.stdin, append(c.args, "--output", "json")...)
+		var compact bytes.Buffer
+		if err := json.Compact(&compact, []byte(out)); err != nil || code != 0 || !strings.Contains(compact.String(), c.want) {
+			t.Errorf("%s: exit %d, %v, want %s in\n%s", strings.Join(c.args, " "), code, err, c.want, out)
+		}
+	}
 }

@@ -198,14 +198,28 @@ func (n *Node) openCatalogs(ctx context.Context, meta *metadata.Store) error {
 	if n.cfg.CatalogURI == "" {
 		return nil
 	}
-	n.external, err = rest.Open(ctx, n.locator, rest.Config{
+	external, err := rest.Open(n.locator, rest.Config{
 		URI: n.cfg.CatalogURI, Warehouse: n.cfg.CatalogWarehouse, Token: n.cfg.CatalogToken, Credential: n.cfg.CatalogCredential, Scope: n.cfg.CatalogScope,
 	})
 	if err != nil {
 		return fmt.Errorf("catalog %s: %w", n.cfg.CatalogURI, err)
 	}
+	n.external = external
+	n.onClose("catalog", func(context.Context) error { return external.Close() })
+	first, cancel := context.WithTimeout(ctx, catalogPatience)
+	defer cancel()
+	switch err := external.Connect(first); {
+	case errors.Is(err, rest.ErrUnavailable):
+		n.log.Warn("the catalog does not answer: serving without it; tables wait until it does", "error", err)
+	case err != nil:
+		return fmt.Errorf("catalog %s: %w: check catalog-uri, -warehouse, -token, -credential and -scope", n.cfg.CatalogURI, err)
+	}
 	return nil
 }
+
+// catalogPatience is how long a start waits for an external catalog: records are taken
+// without it.
+const catalogPatience = 5 * time.Second
 
 // catalog implements coordinator.Catalogs.
 func (n *Node) catalog(name string) (catalog.Catalog, error) {

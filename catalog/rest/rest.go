@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/apache/iceberg-go"
@@ -48,14 +49,25 @@ type Config struct {
 
 // Catalog is safe for concurrent use.
 type Catalog struct {
-	client    *rest.Catalog
+	uri       string
+	opts      []rest.Option
 	locator   catalog.Locator
 	transport *transport
+
+	connecting chan struct{}                // held by the one who asks for the configuration
+	client     atomic.Pointer[rest.Catalog] // nil until the catalog has told it
+	life       context.Context              // of the client, which renews its tokens under it
+	end        context.CancelFunc
 }
 
-// Open asks the catalog for its configuration. Files are read and written with the
-// buckets of locator, that is, with our own credentials.
-func Open(ctx context.Context, locator catalog.Locator, cfg Config) (*Catalog, error) {
+// ErrUnavailable says that a catalog does not answer, or not for now.
+var ErrUnavailable = errors.New("catalog is not available")
+
+// Open prepares a catalog and asks it nothing: the first call does, and each one after that
+// until the catalog has answered, so that a catalog that is away costs nothing but its
+// tables. Files are read and written with the buckets of locator, that is, with our own
+// credentials.
+func Open(locator catalog.Locator, cfg Config) (*Catalog, error) {
 	if u, err := url.Parse(cfg.URI); err != nil || u.Host == "" {
 		return nil, fmt.Errorf("REST catalog %q: an http or https address is wanted", cfg.URI)
 	}
@@ -91,62 +103,115 @@ func Open(ctx context.Context, locator catalog.Locator, cfg Config) (*Catalog, e
 	if len(cfg.Properties) > 0 {
 		opts = append(opts, rest.WithAdditionalProps(cfg.Properties))
 	}
-	client, err := rest.NewCatalog(ctx, "rest", strings.TrimRight(cfg.URI, "/"), opts...)
-	if err != nil {
-		t.base.CloseIdleConnections()
-		return nil, fmt.Errorf("open REST catalog %s: %w", cfg.URI, err)
+	c := &Catalog{uri: strings.TrimRight(cfg.URI, "/"), opts: opts, locator: locator, transport: t, connecting: make(chan struct{}, 1)}
+	c.life, c.end = context.WithCancel(context.Background())
+	return c, nil
+}
+
+// Connect asks the catalog for its configuration unless it is known. ErrUnavailable if a
+// later attempt may succeed; any other error is the catalog's refusal.
+func (c *Catalog) Connect(ctx context.Context) error {
+	_, err := c.connect(ctx)
+	return err
+}
+
+func (c *Catalog) connect(ctx context.Context) (*rest.Catalog, error) {
+	if client := c.client.Load(); client != nil {
+		return client, nil
 	}
-	return &Catalog{client: client, locator: locator, transport: t}, nil
+	select {
+	case c.connecting <- struct{}{}:
+		defer func() { <-c.connecting }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if client := c.client.Load(); client != nil {
+		return client, nil
+	}
+	status := new(atomic.Int32)
+	life, end := context.WithCancel(context.WithValue(c.life, statusKey{}, status))
+	stop := context.AfterFunc(ctx, end)
+	client, err := rest.NewCatalog(life, "rest", c.uri, c.opts...)
+	if !stop() && err == nil { // too late: its life has ended
+		_ = client.Close()
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		end()
+		c.transport.base.CloseIdleConnections()
+		if definite := status.Load() >= 400 && !errors.Is(outcome(int(status.Load()), err), catalog.ErrCommitUnknown); !definite {
+			err = fmt.Errorf("%w: %w", ErrUnavailable, err)
+		}
+		return nil, fmt.Errorf("open REST catalog %s: %w", c.uri, err)
+	}
+	c.client.Store(client)
+	return client, nil
 }
 
 // Close ends the connections.
 func (c *Catalog) Close() error {
-	err := c.client.Close()
+	var err error
+	if client := c.client.Load(); client != nil {
+		err = client.Close()
+	}
+	c.end()
 	c.transport.base.CloseIdleConnections()
 	return err
 }
 
 // Load implements catalog.Catalog.
 func (c *Catalog) Load(ctx context.Context, id table.Identifier) (*table.Table, error) {
-	t, err := c.client.LoadTable(ctx, id)
+	client, err := c.connect(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("load table %v: %w", id, err)
+	}
+	t, err := client.LoadTable(ctx, id)
 	if err != nil {
 		return nil, fmt.Errorf("load table %v: %w", id, translate(err))
 	}
-	return c.table(id, t.Metadata(), t.MetadataLocation()), nil
+	return c.table(client, id, t.Metadata(), t.MetadataLocation()), nil
 }
 
-func (c *Catalog) table(id table.Identifier, meta table.Metadata, location string) *table.Table {
-	return table.New(id, meta, location, catalog.FS(c.locator), c.client)
+func (c *Catalog) table(client *rest.Catalog, id table.Identifier, meta table.Metadata, location string) *table.Table {
+	return table.New(id, meta, location, catalog.FS(c.locator), client)
 }
 
 // Create implements catalog.Catalog.
 func (c *Catalog) Create(ctx context.Context, id table.Identifier, schema *iceberg.Schema, properties iceberg.Properties) (*table.Table, error) {
+	client, err := c.connect(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("create table %v: %w", id, err)
+	}
 	namespace := id[:len(id)-1]
 	for i := range namespace {
-		err := c.client.CreateNamespace(ctx, namespace[:i+1], nil)
+		err := client.CreateNamespace(ctx, namespace[:i+1], nil)
 		if err != nil && !errors.Is(err, icecatalog.ErrNamespaceAlreadyExists) {
 			return nil, fmt.Errorf("create namespace %v: %w", namespace[:i+1], err)
 		}
 	}
-	t, err := c.client.CreateTable(ctx, id, schema, icecatalog.WithProperties(properties))
+	t, err := client.CreateTable(ctx, id, schema, icecatalog.WithProperties(properties))
 	if err != nil {
 		return nil, fmt.Errorf("create table %v: %w", id, translate(err))
 	}
-	return c.table(id, t.Metadata(), t.MetadataLocation()), nil
+	return c.table(client, id, t.Metadata(), t.MetadataLocation()), nil
 }
 
 // Commit implements catalog.Catalog.
 func (c *Catalog) Commit(ctx context.Context, base *table.Table, change catalog.Commit) (*table.Table, error) {
+	client, err := c.connect(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("commit %v: %w: %w", base.Identifier(), catalog.ErrCommitUnknown, err)
+	}
 	fs := catalog.NewIO(ctx, c.locator)
 	p, err := catalog.Prepare(ctx, fs, base, change)
 	if err != nil {
 		return nil, err
 	}
 	id := base.Identifier()
-	status := new(int)
-	meta, location, err := c.client.CommitTable(context.WithValue(ctx, statusKey{}, status), id, p.Requirements, p.Updates)
+	status := new(atomic.Int32)
+	meta, location, err := client.CommitTable(context.WithValue(ctx, statusKey{}, status), id, p.Requirements, p.Updates)
 	if err != nil {
-		err = outcome(*status, err)
+		err = outcome(int(status.Load()), err)
 		if errors.Is(err, catalog.ErrCommitConflict) && p.SnapshotID != 0 {
 			// Something between us and the catalog may have sent the request twice.
 			if now, loadErr := c.Load(ctx, id); loadErr == nil && now.SnapshotByID(p.SnapshotID) != nil {
@@ -155,7 +220,7 @@ func (c *Catalog) Commit(ctx context.Context, base *table.Table, change catalog.
 		}
 		return nil, fmt.Errorf("commit %v: %w", id, err)
 	}
-	next := c.table(id, meta, location)
+	next := c.table(client, id, meta, location)
 	// The commit is done; files that could not be deleted stay for orphan removal.
 	_ = p.Clean(ctx, fs, base, next)
 	return next, nil
@@ -190,10 +255,14 @@ func translate(err error) error {
 
 // List implements catalog.Catalog.
 func (c *Catalog) List(ctx context.Context, namespace table.Identifier) ([]table.Identifier, error) {
-	if len(namespace) > 0 {
-		return c.list(ctx, namespace, nil)
+	client, err := c.connect(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list tables: %w", err)
 	}
-	pending, err := c.client.ListNamespaces(ctx, nil)
+	if len(namespace) > 0 {
+		return list(ctx, client, namespace, nil)
+	}
+	pending, err := client.ListNamespaces(ctx, nil)
 	if err != nil {
 		return nil, fmt.Errorf("list namespaces: %w", err)
 	}
@@ -201,11 +270,11 @@ func (c *Catalog) List(ctx context.Context, namespace table.Identifier) ([]table
 	for len(pending) > 0 {
 		ns := pending[0]
 		pending = pending[1:]
-		if out, err = c.list(ctx, ns, out); err != nil {
+		if out, err = list(ctx, client, ns, out); err != nil {
 			return nil, err
 		}
 		// Some catalogs have one level only, and refuse or repeat themselves.
-		below, err := c.client.ListNamespaces(ctx, ns)
+		below, err := client.ListNamespaces(ctx, ns)
 		if err != nil {
 			continue
 		}
@@ -218,8 +287,8 @@ func (c *Catalog) List(ctx context.Context, namespace table.Identifier) ([]table
 	return out, nil
 }
 
-func (c *Catalog) list(ctx context.Context, namespace table.Identifier, out []table.Identifier) ([]table.Identifier, error) {
-	for id, err := range c.client.ListTables(ctx, namespace) {
+func list(ctx context.Context, client *rest.Catalog, namespace table.Identifier, out []table.Identifier) ([]table.Identifier, error) {
+	for id, err := range client.ListTables(ctx, namespace) {
 		if errors.Is(err, icecatalog.ErrNoSuchNamespace) {
 			break
 		}
@@ -233,7 +302,11 @@ func (c *Catalog) list(ctx context.Context, namespace table.Identifier, out []ta
 
 // Drop implements catalog.Catalog.
 func (c *Catalog) Drop(ctx context.Context, id table.Identifier) error {
-	if err := c.client.DropTable(ctx, id); err != nil {
+	client, err := c.connect(ctx)
+	if err != nil {
+		return fmt.Errorf("drop table %v: %w", id, err)
+	}
+	if err := client.DropTable(ctx, id); err != nil {
 		return fmt.Errorf("drop table %v: %w", id, translate(err))
 	}
 	return nil
@@ -251,9 +324,9 @@ type transport struct {
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), t.timeout)
 	defer cancel()
-	status, _ := r.Context().Value(statusKey{}).(*int)
+	status, _ := r.Context().Value(statusKey{}).(*atomic.Int32)
 	if status != nil {
-		*status = 0
+		status.Store(0)
 	}
 	resp, err := t.base.RoundTrip(r.WithContext(ctx))
 	if err != nil {
@@ -268,7 +341,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if status != nil {
-		*status = resp.StatusCode
+		status.Store(int32(resp.StatusCode))
 	}
 	if stripped, ok := catalog.StripNewerFields(body); ok {
 		body = stripped

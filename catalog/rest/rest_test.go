@@ -100,7 +100,7 @@ func fixture(t *testing.T, uri string, locator catalog.Locator) catalogtest.Fixt
 
 func open(t *testing.T, uri string, locator catalog.Locator) *Catalog {
 	t.Helper()
-	c, err := Open(t.Context(), locator, Config{URI: uri})
+	c, err := Open(locator, Config{URI: uri})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -317,5 +317,46 @@ func TestLenientRead(t *testing.T) {
 	}
 	if n := totalFiles(t, c, tbl); n != "1" {
 		t.Errorf("%s files, want 1", n)
+	}
+}
+
+// A catalog that is away when a node starts is asked again by each call until it answers;
+// one that refuses is told apart.
+func TestCatalogAwayAtFirst(t *testing.T) {
+	store := catalogtest.Store{Prefix: "file:///w/", Bucket: objectstore.NewMemory()}
+	target, err := url.Parse(ownServer(t, store))
+	if err != nil {
+		t.Fatal(err)
+	}
+	forward := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: target.Scheme, Host: target.Host})
+	var status atomic.Int32
+	status.Store(http.StatusServiceUnavailable)
+	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s := status.Load(); s != http.StatusOK {
+			w.WriteHeader(int(s))
+			return
+		}
+		forward.ServeHTTP(w, r)
+	}))
+	defer h.Close()
+	c := open(t, h.URL+target.Path, store)
+	id := table.Identifier{"web", "clicks"}
+	if err := c.Connect(t.Context()); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("connect to a catalog that is away: %v, want ErrUnavailable", err)
+	}
+	if _, err := c.Load(t.Context(), id); !errors.Is(err, ErrUnavailable) || errors.Is(err, catalog.ErrNoTable) {
+		t.Errorf("load from a catalog that is away: %v, want ErrUnavailable", err)
+	}
+	status.Store(http.StatusUnauthorized)
+	if err := c.Connect(t.Context()); err == nil || errors.Is(err, ErrUnavailable) {
+		t.Errorf("connect to a catalog that refuses: %v, want its refusal", err)
+	}
+	status.Store(http.StatusOK)
+	if _, err := c.Load(t.Context(), id); !errors.Is(err, catalog.ErrNoTable) {
+		t.Errorf("load: %v, want ErrNoTable", err)
+	}
+	create(t, c)
+	if _, err := c.Load(t.Context(), id); err != nil {
+		t.Error(err)
 	}
 }

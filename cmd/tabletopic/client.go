@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -51,6 +52,19 @@ func (s *server) admin() (*kadm.Client, error) {
 }
 
 func (s *server) registry() (*sr.Client, error) {
+	u, err := url.Parse(s.url(""))
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, usageError{fmt.Errorf("--http %q: want HOST:PORT", s.http)}
+	}
+	address := u.Host
+	if u.Port() == "" {
+		address = net.JoinHostPort(u.Hostname(), u.Scheme)
+	}
+	conn, err := net.DialTimeout("tcp", address, 3*time.Second)
+	if err != nil {
+		return nil, s.unreachable(s.http, "--http", err)
+	}
+	conn.Close()
 	return sr.NewClient(sr.URLs(s.url("")))
 }
 
@@ -108,14 +122,17 @@ func (s *server) open(ctx context.Context, method, path string, in any) (io.Read
 	return resp.Body, nil
 }
 
-// kafkaError joins Kafka's error with the server's explanation, which says more.
-func kafkaError(err error, message string) error {
-	if err == nil {
-		return nil
-	}
+// kafkaError is the error of doing something to a topic: the server's explanation if it
+// gave one, which says more than Kafka's code.
+func kafkaError(doing, topic string, err error, message string) error {
 	var ke *kerr.Error
-	if message != "" && errors.As(err, &ke) {
+	switch {
+	case err == nil:
+		return nil
+	case message != "" && errors.As(err, &ke):
 		return fmt.Errorf("%s (%s)", message, ke.Message)
+	case errors.Is(err, kerr.UnknownTopicOrPartition):
+		return fmt.Errorf("%s %s: there is no such topic: 'tabletopic topic list' shows those there are, 'tabletopic topic create %s' makes one", doing, topic, topic)
 	}
-	return err
+	return fmt.Errorf("%s %s: %w", doing, topic, err)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +18,10 @@ import (
 )
 
 const envPrefix = "TABLETOPIC_"
+
+// serviceLink matches what Kubernetes adds to the environment of every pod, after the
+// prefix, for a service that is called tabletopic.
+var serviceLink = regexp.MustCompile(`^(SERVICE_(HOST|PORT(_.*)?)|PORT(_[0-9]+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)$`)
 
 // nodeFlags adds a flag for each field of a node's configuration.
 func nodeFlags(flags *pflag.FlagSet, cfg *node.Config) {
@@ -42,7 +47,7 @@ func loadConfig(cmd *cobra.Command, path string) error {
 	for _, kv := range os.Environ() {
 		name, value, _ := strings.Cut(kv, "=")
 		key, ours := strings.CutPrefix(name, envPrefix)
-		if !ours {
+		if !ours || serviceLink.MatchString(key) {
 			continue
 		}
 		if err := setFlag(cmd, strings.ReplaceAll(strings.ToLower(key), "_", "-"), value, "environment variable "+name); err != nil {
@@ -57,6 +62,9 @@ func loadConfig(cmd *cobra.Command, path string) error {
 		return fmt.Errorf("configuration %s: %w", path, err)
 	}
 	for _, key := range k.Keys() {
+		if k.Get(key) == nil {
+			return usageError{fmt.Errorf("%s: key %s has no value: give one, or leave the line out", path, key)}
+		}
 		if err := setFlag(cmd, key, fmt.Sprint(k.Get(key)), path+": key "+key); err != nil {
 			return err
 		}

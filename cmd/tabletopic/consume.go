@@ -59,7 +59,7 @@ topic as it is at the start, or after --count records; with --follow it waits fo
 			err = ends.Error()
 		}
 		if err != nil {
-			return fmt.Errorf("consume %s: %w", args[0], err)
+			return kafkaError("consume", args[0], err, "")
 		}
 		opts := []kgo.Opt{kgo.ConsumeTopics(args[0]), kgo.ConsumeResetOffset(start)}
 		if group != "" {

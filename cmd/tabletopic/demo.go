@@ -96,7 +96,7 @@ func (d *demo) run(ctx context.Context) error {
 		return err
 	}
 	produced := time.Since(begin)
-	cat, err := rest.Open(ctx, objectstore.NewLocator(objectstore.S3Config{}), rest.Config{URI: "http://" + d.node.HTTPAddr() + "/iceberg"})
+	cat, err := rest.Open(objectstore.NewLocator(objectstore.S3Config{}), rest.Config{URI: "http://" + d.node.HTTPAddr() + "/iceberg"})
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (d *demo) prepare(ctx context.Context) ([]byte, error) {
 		"table.topic.enable": kadm.StringPtr("true"), "table.topic.target.lag.ms": kadm.StringPtr("1000"),
 	}, demoTopic)
 	if err != nil {
-		return nil, fmt.Errorf("create topic: %w", kafkaError(err, resp.ErrMessage))
+		return nil, kafkaError("create topic", demoTopic, err, resp.ErrMessage)
 	}
 	return new(sr.ConfluentHeader).AppendEncode(nil, ss.ID, nil)
 }

@@ -6,11 +6,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -50,6 +52,7 @@ registry built in, that turns topics into Apache Iceberg tables by itself.
 
   tabletopic demo     see it work: a million records from Kafka producers to a queried table
   tabletopic serve    run it: Kafka on 127.0.0.1:9092, registry and Iceberg catalog on http://127.0.0.1:8081`,
+		Version:       version(),
 		Args:          usage(cobra.NoArgs),
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceErrors: true,
@@ -61,6 +64,21 @@ registry built in, that turns topics into Apache Iceberg tables by itself.
 	})
 	root.AddCommand(newServe(), newDemo(), newTopic(), newProduce(), newConsume(), newSchema(), newTable(), newDump())
 	return root
+}
+
+// version is the module's version, or the commit that a checkout was built from.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	v := info.Main.Version
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && (v == "" || v == "(devel)") {
+			v = s.Value
+		}
+	}
+	return cmp.Or(v, "unknown")
 }
 
 // usage makes a positional-argument check a usage error.

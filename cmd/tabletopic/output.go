@@ -16,9 +16,15 @@ import (
 
 // outputFlag adds --output to cmd and returns where its value will be.
 func outputFlag(cmd *cobra.Command) *output {
-	o := &output{format: "table"}
-	cmd.Flags().VarP(o, "output", "o", "table or json")
+	o := newOutput()
+	o.flag(cmd)
 	return o
+}
+
+func newOutput() *output { return &output{format: "table"} }
+
+func (o *output) flag(cmd *cobra.Command) {
+	cmd.Flags().VarP(o, "output", "o", "table or json")
 }
 
 // output is the value of --output.
@@ -49,6 +55,15 @@ func (o *output) print(w io.Writer, value any, header []string, rows [][]string)
 		fmt.Fprintln(t, strings.Join(r, "\t"))
 	}
 	return t.Flush()
+}
+
+// say writes value as JSON, or the line that says the same.
+func (o *output) say(w io.Writer, value any, format string, args ...any) error {
+	if o.format == "json" {
+		return o.print(w, value, nil, nil)
+	}
+	_, err := fmt.Fprintf(w, format+"\n", args...)
+	return err
 }
 
 // progress shows a bar on stderr if that is a terminal, else nothing. total < 0 means unknown.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hamba/avro/v2"
 	"github.com/spf13/cobra"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sr"
 )
@@ -37,6 +38,7 @@ as a number, decimals as number or text; fields with a default may be left out.`
 		Args: usage(cobra.ExactArgs(1)),
 	}
 	s := serverFlags(cmd)
+	out := outputFlag(cmd)
 	cmd.Flags().StringVar(&schemaFile, "schema", "", "Avro schema `FILE` to register and use")
 	cmd.Flags().StringVar(&key, "key", "", "use this `FIELD` of the value as the record key, as text")
 	cmd.Flags().BoolVar(&raw, "raw", false, "lines are the payloads")
@@ -62,7 +64,12 @@ as a number, decimals as number or text; fields with a default may be left out.`
 		}
 		defer cl.Close()
 		n, err := produceLines(cmd.Context(), cl, cmd.InOrStdin(), encode)
-		fmt.Fprintf(cmd.OutOrStdout(), "produced %d records to %s\n", n, args[0])
+		if perr := out.say(cmd.OutOrStdout(), map[string]any{"topic": args[0], "produced": n}, "produced %d records to %s", n, args[0]); err == nil {
+			return perr
+		}
+		if errors.Is(err, kerr.UnknownTopicOrPartition) {
+			return kafkaError("produce to", args[0], err, "")
+		}
 		return err
 	}
 	return cmd

@@ -74,7 +74,7 @@ func newSchemaList(s *server) *cobra.Command {
 		}
 		subjects, err := reg.Subjects(ctx)
 		if err != nil {
-			return err
+			return fmt.Errorf("list subjects: %w", err)
 		}
 		for _, subject := range subjects {
 			ss, err := reg.SchemaByVersion(ctx, subject, -1)
@@ -89,7 +89,8 @@ func newSchemaList(s *server) *cobra.Command {
 }
 
 func newSchemaGet(s *server) *cobra.Command {
-	return &cobra.Command{
+	out := newOutput()
+	cmd := &cobra.Command{
 		Use:     "get ID | SUBJECT [VERSION]",
 		Short:   "Print the text of a schema",
 		Example: "  tabletopic schema get 1\n  tabletopic schema get clicks-value 2",
@@ -116,14 +117,16 @@ func newSchemaGet(s *server) *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("schema %s: %w", strings.Join(args, " "), err)
 			}
-			fmt.Fprintln(cmd.OutOrStdout(), schema.Schema)
-			return nil
+			return out.say(cmd.OutOrStdout(), schema, "%s", schema.Schema)
 		},
 	}
+	out.flag(cmd)
+	return cmd
 }
 
 func newSchemaCheck(s *server) *cobra.Command {
-	return &cobra.Command{
+	out := newOutput()
+	cmd := &cobra.Command{
 		Use:   "check SUBJECT FILE",
 		Short: "Tell whether a schema could be registered as the next version of a subject",
 		Args:  usage(cobra.ExactArgs(2)),
@@ -144,14 +147,16 @@ func newSchemaCheck(s *server) *cobra.Command {
 			if !res.Is {
 				return fmt.Errorf("%s is not compatible with the latest version of %s:\n  %s", args[1], args[0], strings.Join(res.Messages, "\n  "))
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s is compatible with the latest version of %s\n", args[1], args[0])
-			return nil
+			return out.say(cmd.OutOrStdout(), map[string]any{"subject": args[0], "is_compatible": true}, "%s is compatible with the latest version of %s", args[1], args[0])
 		},
 	}
+	out.flag(cmd)
+	return cmd
 }
 
 func newSchemaDelete(s *server) *cobra.Command {
 	var permanent bool
+	out := newOutput()
 	cmd := &cobra.Command{
 		Use:   "delete SUBJECT",
 		Short: "Delete a subject; with --permanent after a first delete also its versions",
@@ -169,16 +174,17 @@ func newSchemaDelete(s *server) *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("delete %s: %w", args[0], err)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "deleted %d versions of %s\n", len(versions), args[0])
-			return nil
+			return out.say(cmd.OutOrStdout(), map[string]any{"subject": args[0], "versions": versions}, "deleted %d versions of %s", len(versions), args[0])
 		},
 	}
 	cmd.Flags().BoolVar(&permanent, "permanent", false, "remove for good what was deleted before")
+	out.flag(cmd)
 	return cmd
 }
 
 func newSchemaCompatibility(s *server) *cobra.Command {
-	return &cobra.Command{
+	out := newOutput()
+	cmd := &cobra.Command{
 		Use:   "compatibility [SUBJECT [LEVEL]]",
 		Short: "Show or set the compatibility level of a subject, or show the global one",
 		Long: `Levels: NONE, BACKWARD, BACKWARD_TRANSITIVE, FORWARD, FORWARD_TRANSITIVE, FULL, FULL_TRANSITIVE.
@@ -209,8 +215,9 @@ The global level applies where a subject has none of its own.`,
 			if results[0].Err != nil {
 				return results[0].Err
 			}
-			fmt.Fprintln(cmd.OutOrStdout(), results[0].Level)
-			return nil
+			return out.say(cmd.OutOrStdout(), map[string]any{"level": results[0].Level}, "%s", results[0].Level)
 		},
 	}
+	out.flag(cmd)
+	return cmd
 }

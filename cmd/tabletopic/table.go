@@ -112,6 +112,9 @@ one is lost or there twice, or if a data file cannot be read.`,
 					fmt.Fprintf(cmd.OutOrStdout(), "partition %d: %s\n", p.Partition, e)
 				}
 			}
+			if r.Others > 0 {
+				fmt.Fprintf(cmd.OutOrStdout(), "%d rows are of other writers\n", r.Others)
+			}
 			for _, b := range r.Broken {
 				fmt.Fprintf(cmd.OutOrStdout(), "broken: %s\n", b)
 			}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -22,6 +23,7 @@ func newTopicCreate(s *server) *cobra.Command {
 		partitions int32
 		configs    []string
 		table      bool
+		out        = newOutput()
 	)
 	cmd := &cobra.Command{
 		Use:   "create TOPIC",
@@ -44,15 +46,16 @@ func newTopicCreate(s *server) *cobra.Command {
 			defer adm.Close()
 			resp, err := adm.CreateTopic(cmd.Context(), partitions, 1, set, args[0])
 			if err != nil {
-				return fmt.Errorf("create topic %s: %w", args[0], kafkaError(err, resp.ErrMessage))
+				return kafkaError("create topic", args[0], err, resp.ErrMessage)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "created topic %s with %d partitions\n", args[0], resp.NumPartitions)
-			return nil
+			return out.say(cmd.OutOrStdout(), map[string]any{"topic": args[0], "id": resp.ID.String(), "partitions": resp.NumPartitions},
+				"created topic %s with %d partitions", args[0], resp.NumPartitions)
 		},
 	}
 	cmd.Flags().Int32VarP(&partitions, "partitions", "p", 1, "number of partitions")
 	cmd.Flags().StringArrayVarP(&configs, "config", "c", nil, "topic configuration `KEY=VALUE`; may be repeated")
 	cmd.Flags().BoolVar(&table, "table", false, "make it a table: table.topic.enable=true")
+	out.flag(cmd)
 	return cmd
 }
 
@@ -103,12 +106,21 @@ func newTopicList(s *server) *cobra.Command {
 		if err != nil {
 			return err
 		}
+		if !internal {
+			topics.FilterInternal()
+		}
+		var starts, ends kadm.ListedOffsets
+		if names := topics.Names(); out.format == "json" && len(names) > 0 {
+			if starts, err = adm.ListStartOffsets(cmd.Context(), names...); err != nil {
+				return err
+			}
+			if ends, err = adm.ListEndOffsets(cmd.Context(), names...); err != nil {
+				return err
+			}
+		}
 		values, rows := []topicRow{}, [][]string{}
 		for _, t := range topics.Sorted() {
-			if t.IsInternal && !internal {
-				continue
-			}
-			values = append(values, describeTopic(t, nil, nil))
+			values = append(values, describeTopic(t, starts, ends))
 			rows = append(rows, []string{t.Topic, strconv.Itoa(len(t.Partitions)), t.ID.String()})
 		}
 		return out.print(cmd.OutOrStdout(), values, []string{"TOPIC", "PARTITIONS", "ID"}, rows)
@@ -150,7 +162,7 @@ func newTopicDescribe(s *server) *cobra.Command {
 			err = topics.Error()
 		}
 		if err != nil {
-			return fmt.Errorf("describe topic %s: %w", name, err)
+			return kafkaError("describe topic", name, err, "")
 		}
 		starts, err := adm.ListStartOffsets(ctx, name)
 		if err != nil {
@@ -197,6 +209,7 @@ func newTopicAlter(s *server) *cobra.Command {
 	var (
 		configs, remove []string
 		partitions      int
+		out             = newOutput()
 	)
 	cmd := &cobra.Command{
 		Use:     "alter TOPIC",
@@ -230,7 +243,7 @@ func newTopicAlter(s *server) *cobra.Command {
 				}
 				for _, r := range resps {
 					if r.Err != nil {
-						return fmt.Errorf("alter topic %s: %w", args[0], kafkaError(r.Err, r.ErrMessage))
+						return kafkaError("alter topic", args[0], r.Err, r.ErrMessage)
 					}
 				}
 			}
@@ -241,22 +254,23 @@ func newTopicAlter(s *server) *cobra.Command {
 				}
 				for _, r := range resps {
 					if r.Err != nil {
-						return fmt.Errorf("alter topic %s: %w", args[0], kafkaError(r.Err, r.ErrMessage))
+						return kafkaError("alter topic", args[0], r.Err, r.ErrMessage)
 					}
 				}
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "altered topic %s\n", args[0])
-			return nil
+			return out.say(cmd.OutOrStdout(), map[string]any{"topic": args[0]}, "altered topic %s", args[0])
 		},
 	}
 	cmd.Flags().StringArrayVarP(&configs, "config", "c", nil, "set `KEY=VALUE`; may be repeated")
 	cmd.Flags().StringArrayVar(&remove, "remove", nil, "return `KEY` to its default; may be repeated")
 	cmd.Flags().IntVarP(&partitions, "partitions", "p", 0, "new number of partitions, more than now")
+	out.flag(cmd)
 	return cmd
 }
 
 func newTopicDelete(s *server) *cobra.Command {
-	return &cobra.Command{
+	out := newOutput()
+	cmd := &cobra.Command{
 		Use:   "delete TOPIC…",
 		Short: "Delete topics; their tables stay",
 		Args:  usage(cobra.MinimumNArgs(1)),
@@ -270,13 +284,17 @@ func newTopicDelete(s *server) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			var errs []error
 			for _, r := range resps.Sorted() {
 				if r.Err != nil {
-					return fmt.Errorf("delete topic %s: %w", r.Topic, kafkaError(r.Err, r.ErrMessage))
+					errs = append(errs, kafkaError("delete topic", r.Topic, r.Err, r.ErrMessage))
+				} else {
+					errs = append(errs, out.say(cmd.OutOrStdout(), map[string]any{"topic": r.Topic}, "deleted topic %s", r.Topic))
 				}
-				fmt.Fprintf(cmd.OutOrStdout(), "deleted topic %s\n", r.Topic)
 			}
-			return nil
+			return errors.Join(errs...)
 		},
 	}
+	out.flag(cmd)
+	return cmd
 }
