@@ -14,8 +14,8 @@ import (
 
 // State decides what is committed and when. It has no clock, no goroutine and no I/O.
 //
-// A round begins when records have waited for the lag, or a file is full: State asks the
-// workers, gathers their answers until every partition has one or the time is up, and hands
+// A round begins when records have waited for the lag, less the time that rounds have
+// taken lately, or when a file is full: State asks the workers, gathers their answers until every partition has one or the time is up, and hands
 // over one commit with what continues the table. Partitions that gave nothing stay where
 // they are, and their files are asked for again.
 type State struct {
@@ -29,6 +29,8 @@ type State struct {
 	full    bool            // a file has its full size
 	round   *round          // nil between rounds
 	pending *Commit         // handed over and not yet known
+	begun   time.Time       // when that round, or the one of that commit, began
+	ahead   time.Duration   // a round begins this long before the lag is over
 }
 
 // round is a request that waits for answers.
@@ -120,7 +122,7 @@ func (s *State) Tick(id uuid.UUID, now time.Time) Step {
 			answered: map[int32]bool{},
 			reached:  maps.Clone(s.next),
 		}
-		s.since, s.full = time.Time{}, false
+		s.since, s.full, s.begun = time.Time{}, false, now
 		step.Append = []control.Event{control.Request{Epoch: s.epoch, Commit: id, Next: s.Next()}}
 	}
 	step.Wake = s.wake()
@@ -128,7 +130,7 @@ func (s *State) Tick(id uuid.UUID, now time.Time) Step {
 }
 
 func (s *State) due(now time.Time) bool {
-	return s.full || !s.since.IsZero() && !now.Before(s.since.Add(s.lag))
+	return s.full || !s.since.IsZero() && !now.Before(s.since.Add(s.lag-s.ahead))
 }
 
 // wake returns when Tick has something to do.
@@ -141,7 +143,7 @@ func (s *State) wake() time.Time {
 	case s.full:
 		return time.Unix(0, 0)
 	case !s.since.IsZero():
-		return s.since.Add(s.lag)
+		return s.since.Add(s.lag - s.ahead)
 	}
 	return time.Time{}
 }
@@ -239,6 +241,7 @@ func merge(files []control.File) []control.Range {
 func (s *State) Done(snapshot int64, now time.Time) Step {
 	c := s.pending
 	s.pending = nil
+	s.ahead = min((s.ahead+now.Sub(s.begun))/2, s.lag/2)
 	for _, x := range c.Ranges {
 		s.next[x.Partition] = x.End
 	}
@@ -257,7 +260,7 @@ func (s *State) Done(snapshot int64, now time.Time) Step {
 // Failed says that the commit is not in the table. Its records wait, for a round after delay.
 func (s *State) Failed(now time.Time, delay time.Duration) Step {
 	s.pending = nil
-	s.waits(now.Add(delay - s.lag))
+	s.waits(now.Add(delay - s.lag + s.ahead))
 	return Step{Wake: s.wake()}
 }
 

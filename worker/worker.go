@@ -121,6 +121,7 @@ type Worker struct {
 	refused map[int32]string
 	gen     *generation
 	request *control.Request // to be answered
+	sealed  time.Time        // when request came; what its answer lacks counts as arrived then
 	upto    int              // files that the answer has; -1 while lanes are being sealed
 	oldest  time.Time        // arrival of the oldest record that no answer has; zero if none
 	told    bool             // the coordinator knows of oldest
@@ -353,7 +354,7 @@ func (w *Worker) handle(ctx context.Context, e control.Event) {
 		if e.Epoch >= w.epoch && w.table != nil {
 			w.epoch = e.Epoch
 			w.reconcile(ctx, e.Next, true)
-			w.request, w.upto = &e, -1
+			w.request, w.sealed, w.upto = &e, time.Now(), -1
 			w.seal(ctx)
 			w.oldest, w.told = time.Time{}, true // the answer tells
 		}
@@ -527,7 +528,7 @@ func (w *Worker) answer(ctx context.Context) {
 		a.Files = append(a.Files, f.File)
 	}
 	if slices.ContainsFunc(w.order, w.waiting) || len(w.gen.lanes) > 0 || w.upto < len(w.gen.files) {
-		w.oldest = time.Now()
+		w.oldest = w.sealed // a slow round must not make the next one late
 		a.Since = w.oldest
 	}
 	w.request = nil
