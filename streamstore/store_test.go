@@ -308,3 +308,18 @@ func TestFetchBounds(t *testing.T) {
 var errNoSpace error = syscall.ENOSPC
 
 func newEnvLog() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// Under load a bulk closes when it is full. The next one lingers as after any other: else
+// each full WAL object would be followed by a small one.
+func TestBulkLingersAfterAFullOne(t *testing.T) {
+	cfg := Config{}
+	cfg.setDefaults()
+	w := newWAL(Node{}, nonce{}, nil, cfg)
+	w.evict = func(int64) {}
+	w.openLocked(1)
+	w.sealLocked()
+	w.openLocked(1)
+	if wait := time.Until(w.cur.due); wait < cfg.WALLinger/2 {
+		t.Errorf("closes in %s, want about %s", wait, cfg.WALLinger)
+	}
+}

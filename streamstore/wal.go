@@ -98,7 +98,7 @@ type wal struct {
 	unflushed  int64         // guarded by mu; bytes appended and not acknowledged
 	unuploaded int64         // guarded by mu; memory of what is appended and not uploaded, unflushed included
 	room       chan struct{} // guarded by mu; closed and replaced when either shrinks
-	lastSeal   time.Time     // guarded by mu; when the timer last closed a bulk
+	lastSeal   time.Time     // guarded by mu; when a bulk was last closed
 	chunkHint  int           // guarded by mu; size of the next bulk's first chunk
 	flushing   bool          // guarded by mu; close the current bulk now
 	closing    bool          // guarded by mu
@@ -212,6 +212,7 @@ func (w *wal) openLocked(size int) {
 }
 
 func (w *wal) sealLocked() {
+	w.lastSeal = time.Now()
 	w.sealed = append(w.sealed, w.cur)
 	w.chunkHint = int(min(max(w.cur.size/4, minChunk), w.cfg.WALBytes/4)) // chunks then double
 	w.cur = nil
@@ -338,7 +339,6 @@ func (w *wal) next(free int, idle bool) (start []*bulk, wait time.Duration, fini
 				w.sealLocked()
 			}
 		} else if now := time.Now(); w.flushing || !now.Before(w.cur.due) {
-			w.lastSeal = now
 			w.sealLocked()
 		} else {
 			wait = w.cur.due.Sub(now)
