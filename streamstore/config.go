@@ -50,6 +50,33 @@ type Config struct {
 	ReadAheadBytes int64
 	// CleanInterval is how often deletable objects are looked for. 60 s if zero, never if negative.
 	CleanInterval time.Duration
+	// CompactionInterval is how often stream set objects are compacted. 5 min if zero, never if negative.
+	CompactionInterval time.Duration
+	// CompactionBytes bounds the memory of compaction; SplitBytes and MinorBytes count as at
+	// most three sixteenths of it. 200 MiB if zero.
+	CompactionBytes int64
+	// CompactionObjects is the number of stream set objects looked at in one run. 500 if zero.
+	CompactionObjects int
+	// CompactionRate is the number of bytes a second that compaction may read. A run that
+	// cannot end within four fifths of CompactionInterval so reads faster. 32 MiB if zero.
+	CompactionRate int64
+	// ForceSplit is the age at which what is left in stream set objects becomes stream
+	// objects, however small. 120 min if zero.
+	ForceSplit time.Duration
+	// CleanupInterval is how often composite objects let go of parts that were trimmed.
+	// 1 min if zero, never if negative.
+	CleanupInterval time.Duration
+	// CleanupBytes is how much trimmed data a composite object must hold for that. 512 MiB if zero.
+	CleanupBytes int64
+	// MinorInterval is how often small stream objects are merged. 10 min if zero, never if negative.
+	MinorInterval time.Duration
+	// MinorBytes is the size from which on a stream object is not small. 8 MiB if zero.
+	MinorBytes int64
+	// MajorInterval is how often stream objects are linked to composite objects. 60 min if
+	// zero, never if negative.
+	MajorInterval time.Duration
+	// MajorBytes is how much data a composite object links at most. 10 GiB if zero.
+	MajorBytes int64
 	// DeleteGrace is how long an object that nothing names is kept for readers that still
 	// know it. 10 min if zero.
 	DeleteGrace time.Duration
@@ -82,6 +109,17 @@ func (c *Config) setDefaults() {
 	setDefault(&c.IndexCacheBytes, 16<<20)
 	setDefault(&c.ReadAheadBytes, 8<<20)
 	setDefault(&c.CleanInterval, time.Minute)
+	setDefault(&c.CompactionInterval, 5*time.Minute)
+	setDefault(&c.CompactionBytes, 200<<20)
+	setDefault(&c.CompactionObjects, 500)
+	setDefault(&c.CompactionRate, 32<<20)
+	setDefault(&c.ForceSplit, 120*time.Minute)
+	setDefault(&c.CleanupInterval, time.Minute)
+	setDefault(&c.CleanupBytes, 512<<20)
+	setDefault(&c.MinorInterval, 10*time.Minute)
+	setDefault(&c.MinorBytes, 8<<20)
+	setDefault(&c.MajorInterval, 60*time.Minute)
+	setDefault(&c.MajorBytes, 10<<30)
 	setDefault(&c.DeleteGrace, 10*time.Minute)
 }
 
@@ -104,6 +142,8 @@ func (c *Config) validate() error {
 		{"UploadInterval", int64(c.UploadInterval)}, {"UploadInflight", int64(c.UploadInflight)}, {"SplitBytes", c.SplitBytes},
 		{"BlockBytes", int64(c.BlockBytes)}, {"BlockCacheBytes", c.BlockCacheBytes}, {"IndexCacheBytes", c.IndexCacheBytes},
 		{"ReadAheadBytes", c.ReadAheadBytes}, {"DeleteGrace", int64(c.DeleteGrace)},
+		{"CompactionBytes", c.CompactionBytes}, {"CompactionObjects", int64(c.CompactionObjects)}, {"CompactionRate", c.CompactionRate},
+		{"ForceSplit", int64(c.ForceSplit)}, {"CleanupBytes", c.CleanupBytes}, {"MinorBytes", c.MinorBytes}, {"MajorBytes", c.MajorBytes},
 	} {
 		if f.value < 0 {
 			return fmt.Errorf("%s is %d: it must be positive, or zero for its default", f.name, f.value)

@@ -10,6 +10,9 @@ type metrics struct {
 	reads                    *prometheus.CounterVec
 	tail, cold               prometheus.Counter // of reads
 	blockHits, blockMisses   prometheus.Counter
+	compactions              *prometheus.CounterVec
+	compactionRead           prometheus.Counter
+	compactionWritten        prometheus.Counter
 	gauges                   []prometheus.Collector
 }
 
@@ -33,8 +36,13 @@ func newMetrics(s *Store) *metrics {
 		reads: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tabletopic_stream_fetches_total", Help: "Fetches, by where the data came from: the log cache or objects.",
 		}, []string{"from"}),
-		blockHits:   counter("block_cache_hits_total", "Data blocks found in the block cache."),
-		blockMisses: counter("block_cache_misses_total", "Data blocks that had to be read or waited for."),
+		compactions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "tabletopic_stream_compactions_total", Help: "Compactions committed: of stream set objects, minor, major, or cleanup of composites.",
+		}, []string{"kind"}),
+		compactionRead:    counter("compaction_read_bytes_total", "Bytes that compaction read."),
+		compactionWritten: counter("compaction_written_bytes_total", "Bytes that compaction wrote."),
+		blockHits:         counter("block_cache_hits_total", "Data blocks found in the block cache."),
+		blockMisses:       counter("block_cache_misses_total", "Data blocks that had to be read or waited for."),
 	}
 	m.tail, m.cold = m.reads.WithLabelValues("log_cache"), m.reads.WithLabelValues("objects")
 	m.gauges = []prometheus.Collector{
@@ -58,6 +66,7 @@ func newMetrics(s *Store) *metrics {
 			defer s.reader.mu.Unlock()
 			return s.reader.blocks.used
 		}),
+		gauge("compaction_debt_bytes", "Bytes of stream set objects that the compaction under way has still to rewrite.", s.compact.debt.Load),
 		gauge("open_streams", "Streams that are open.", func() int64 {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -72,5 +81,6 @@ func (s *Store) Collectors() []prometheus.Collector {
 	m := s.metrics
 	return append([]prometheus.Collector{
 		m.bulks, m.walBytes, m.batches, m.walSeconds, m.uploads, m.uploadBytes, m.reads, m.blockHits, m.blockMisses,
+		m.compactions, m.compactionRead, m.compactionWritten,
 	}, m.gauges...)
 }

@@ -21,8 +21,9 @@ import (
 // flaky is metadata whose answers get lost, before the effect or after it.
 type flaky struct {
 	*MemoryManager
-	mu sync.Mutex
-	r  *rand.Rand // guarded by mu
+	mu        sync.Mutex
+	r         *rand.Rand         // guarded by mu
+	compacted map[ObjectKind]int // guarded by mu; results of compactions, by kind
 }
 
 var errAway = errors.New("database is away")
@@ -53,6 +54,25 @@ func (f *flaky) CommitUpload(ctx context.Context, node Node, u Upload) error {
 	return f.do(func() error { return f.MemoryManager.CommitUpload(ctx, node, u) })
 }
 
+func (f *flaky) CommitCompaction(ctx context.Context, node Node, c Compaction) error {
+	return f.do(func() error {
+		err := f.MemoryManager.CommitCompaction(ctx, node, c)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for _, o := range compacted(c) {
+			if err == nil {
+				f.compacted[o.Kind]++
+			}
+		}
+		return err
+	})
+}
+
+func (f *flaky) StreamSetObjects(ctx context.Context, id NodeID, after ObjectID, limit int) (sets []LiveStreamSet, err error) {
+	err = f.do(func() error { sets, err = f.MemoryManager.StreamSetObjects(ctx, id, after, limit); return err })
+	return sets, err
+}
+
 func (f *flaky) PrepareObjects(ctx context.Context, node Node, n int, ttl time.Duration) (first ObjectID, err error) {
 	err = f.do(func() error { first, err = f.MemoryManager.PrepareObjects(ctx, node, n, ttl); return err })
 	return first, err
@@ -65,7 +85,8 @@ type model struct {
 	r      *rand.Rand
 	cfg    Config
 	fs     *vfs.MemFS
-	bucket objectstore.Bucket
+	memory *objectstore.Memory
+	bucket objectstore.Bucket // the same, with faults
 	meta   *flaky
 	await  bool // wait for each append before the next step
 
@@ -281,7 +302,7 @@ func (m *model) step() {
 		}
 		m.store.cache.evict(0)
 	case op < 94:
-		<-time.After(time.Minute)
+		<-time.After(time.Minute) // compaction runs, many times
 		again(m, func() (int, error) { return m.store.Clean(ctx) })
 	case op < 97:
 		m.settle()
@@ -351,21 +372,47 @@ func (m *model) finish() {
 		}
 		m.digest = crc32.Update(m.digest, castagnoli, []byte(fmt.Sprint(st.handle.StartOffset(), st.handle.ConfirmOffset())))
 	}
+	m.leaveNothing()
 	if err := m.store.Close(context.Background()); err != nil {
 		m.fatalf("close: %v", err)
 	}
 }
 
-// runModel takes random steps and returns the digest of what the streams hold at the end.
-func runModel(t *testing.T, seed uint64, cfg Config, faults objectstore.Faults, steps int, await bool) (digest uint32) {
+// leaveNothing checks that the bucket comes to hold the objects that metadata names, and
+// no others: what crashes and failed compactions left is deleted in time.
+func (m *model) leaveNothing() {
+	if err := m.store.compact.exclusive(context.Background(), func(ctx context.Context) error { // while nothing is prepared
+		<-time.After(prepareTTL + 10*time.Minute) // uploads may still prepare some in the first minutes
+		again(m, func() (int, error) { return m.store.Clean(ctx) })
+		page, err := m.memory.List(ctx, dataPrefix, "")
+		m.meta.MemoryManager.mu.Lock()
+		defer m.meta.MemoryManager.mu.Unlock()
+		for _, o := range page {
+			if id, _ := parseObjectKey(o.Key); m.meta.objects[id] == nil || m.meta.objects[id].named == 0 {
+				m.t.Errorf("seed %d: the bucket holds %s, which nothing names", m.seed, o.Key)
+			}
+		}
+		if len(page) != len(m.meta.objects) {
+			m.t.Errorf("seed %d: the bucket holds %d objects, metadata %d", m.seed, len(page), len(m.meta.objects))
+		}
+		return err
+	}); err != nil {
+		m.fatalf("list: %v", err)
+	}
+}
+
+// runModel takes random steps and returns the digest of what the streams hold at the end, and
+// how many objects of each kind compaction made.
+func runModel(t *testing.T, seed uint64, cfg Config, faults objectstore.Faults, steps int, await bool) (digest uint32, compacted map[ObjectKind]int) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := vfs.NewCrashableMem()
 		faults.Seed = seed
 		m := &model{
 			t: t, seed: seed, r: rand.New(rand.NewPCG(seed, 1)), cfg: cfg, fs: fs, await: await,
-			bucket: objectstore.NewFaulty(objectstore.NewMemory(), faults),
-			meta:   &flaky{MemoryManager: NewMemoryManager(), r: rand.New(rand.NewPCG(seed, 2))},
+			memory: objectstore.NewMemory(),
+			meta:   &flaky{MemoryManager: NewMemoryManager(), r: rand.New(rand.NewPCG(seed, 2)), compacted: make(map[ObjectKind]int)},
 		}
+		m.bucket = objectstore.NewFaulty(m.memory, faults)
 		m.cfg.WALDir, m.cfg.WALFS, m.cfg.DeleteGrace = "/wal", fs, time.Second
 		m.streams = make([]*modelStream, 3)
 		for i := range m.streams {
@@ -377,14 +424,23 @@ func runModel(t *testing.T, seed uint64, cfg Config, faults objectstore.Faults, 
 			m.step()
 		}
 		m.finish()
-		digest = m.digest
+		digest, compacted = m.digest, m.meta.compacted
 	})
-	return digest
+	return digest, compacted
 }
 
+// Of both configurations compaction never rests: the first has it split, merge and link
+// wherever it can, with a memory of few blocks; the second has it when it comes to it.
 var modelConfigs = []Config{
-	{WAL: WALObject, WALBytes: 4 << 10, UploadBytes: 32 << 10, LogCacheBytes: 64 << 10, SplitBytes: 8 << 10, BlockBytes: 1 << 10, BlockCacheBytes: 16 << 10, IndexCacheBytes: 1 << 10},
-	{WAL: WALFile, WALBytes: 64 << 10, UploadBytes: 8 << 10, LogCacheBytes: 1 << 20, SplitBytes: 1 << 20, BlockBytes: 16 << 10, ReadAheadBytes: 1},
+	{
+		WAL: WALObject, WALBytes: 4 << 10, UploadBytes: 32 << 10, LogCacheBytes: 64 << 10, SplitBytes: 8 << 10, BlockBytes: 1 << 10, BlockCacheBytes: 16 << 10, IndexCacheBytes: 1 << 10,
+		CompactionInterval: 300 * time.Millisecond, CompactionBytes: 48 << 10, ForceSplit: 20 * time.Second, CleanupInterval: 200 * time.Millisecond, CleanupBytes: 1,
+		MinorInterval: 500 * time.Millisecond, MinorBytes: 4 << 10, MajorInterval: 700 * time.Millisecond, MajorBytes: 64 << 10, CleanInterval: 2 * time.Second,
+	},
+	{
+		WAL: WALFile, WALBytes: 64 << 10, UploadBytes: 8 << 10, LogCacheBytes: 1 << 20, SplitBytes: 1 << 20, BlockBytes: 16 << 10, ReadAheadBytes: 1,
+		CompactionInterval: 2 * time.Second, CompactionObjects: 10, CompactionRate: 1 << 20, CleanupBytes: 4 << 10, MinorInterval: time.Second, MinorBytes: 30 << 10, MajorInterval: time.Second,
+	},
 }
 
 var modelSeeds = flag.Uint64("model-seeds", 10, "how many seeds the model tests run")
@@ -393,9 +449,22 @@ var modelSeeds = flag.Uint64("model-seeds", 10, "how many seeds the model tests 
 // through crashes and faults of bucket and database, the streams hold what a list in memory holds.
 func TestModel(t *testing.T) {
 	faults := objectstore.Faults{Latency: 30 * time.Millisecond, Unavailable: 0.05, Lost: 0.05, Torn: 0.05}
+	var all [2]map[ObjectKind]int
+	for i := range all {
+		all[i] = make(map[ObjectKind]int)
+	}
 	for seed := range *modelSeeds {
 		for i, cfg := range modelConfigs {
-			runModel(t, seed*2+uint64(i), cfg, faults, 300, false)
+			_, compacted := runModel(t, seed*2+uint64(i), cfg, faults, 300, false)
+			for kind, n := range compacted {
+				all[i][kind] += n
+			}
+		}
+	}
+	t.Logf("compaction made, by kind: %v", all)
+	for _, kind := range []ObjectKind{KindStreamSet, KindStream, KindComposite} {
+		if all[0][kind] == 0 {
+			t.Errorf("compaction never made an object of kind %d", kind)
 		}
 	}
 }
@@ -403,8 +472,8 @@ func TestModel(t *testing.T) {
 // The same steps under two configurations give the same streams.
 func TestConfigChangesNoContent(t *testing.T) {
 	for seed := range *modelSeeds {
-		a := runModel(t, seed, modelConfigs[0], objectstore.Faults{}, 300, true)
-		b := runModel(t, seed, modelConfigs[1], objectstore.Faults{}, 300, true)
+		a, _ := runModel(t, seed, modelConfigs[0], objectstore.Faults{}, 300, true)
+		b, _ := runModel(t, seed, modelConfigs[1], objectstore.Faults{}, 300, true)
 		if a != b {
 			t.Fatalf("seed %d: digests %08x and %08x", seed, a, b)
 		}

@@ -274,6 +274,8 @@ type objectBuilder struct {
 	piece int      // start in arena of the piece that is not in body yet
 	size  int64
 	index []indexEntry
+
+	copies bool // payloads of any size, so that nothing of the caller's is held
 }
 
 func newObjectBuilder(kind ObjectKind, id ObjectID) *objectBuilder {
@@ -325,13 +327,14 @@ func (b *objectBuilder) addBlock(stream StreamID, batches []RecordBatch, body in
 	for _, batch := range batches {
 		newest = max(newest, batch.MaxTimestamp)
 		n := batchHeaderSize
-		if len(batch.Payload) <= smallPayload {
+		small := b.copies || len(batch.Payload) <= smallPayload
+		if small {
 			n += len(batch.Payload)
 		}
 		b.reserve(n)
 		at := len(b.arena)
 		b.arena = appendBatchHeader(b.arena, batch)
-		if len(batch.Payload) <= smallPayload {
+		if small {
 			b.arena = append(b.arena, batch.Payload...)
 			crc = crc32.Update(crc, castagnoli, b.arena[at:])
 			continue

@@ -102,10 +102,15 @@ func (r *reader) read(ctx context.Context, stream StreamID, start, end int64, ma
 		if try == 2 || !errors.Is(err, objectstore.ErrNotFound) {
 			return nil, err
 		}
-		r.mu.Lock()
-		r.ranges.remove(stream)
-		r.mu.Unlock()
+		r.forget(stream)
 	}
+}
+
+// forget lets the stream's objects be looked up again.
+func (r *reader) forget(stream StreamID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ranges.remove(stream)
 }
 
 // continueSession returns how far to read ahead: a little for a new reader, twice as
@@ -451,9 +456,7 @@ func (r *reader) findTimestamp(ctx context.Context, stream StreamID, start, end,
 		if try == 2 || !errors.Is(err, objectstore.ErrNotFound) {
 			return 0, false, fmt.Errorf("find timestamp in stream %d: %w", stream, err)
 		}
-		r.mu.Lock()
-		r.ranges.remove(stream)
-		r.mu.Unlock()
+		r.forget(stream)
 	}
 }
 

@@ -26,11 +26,12 @@ type Store struct {
 	objects ObjectManager
 	log     *slog.Logger
 
-	device walDevice
-	wal    *wal
-	cache  *logCache
-	reader *reader
-	upload *uploader
+	device  walDevice
+	wal     *wal
+	cache   *logCache
+	reader  *reader
+	upload  *uploader
+	compact *compactor
 
 	metrics *metrics
 
@@ -82,6 +83,7 @@ func Open(ctx context.Context, cfg Config, id NodeID, bucket objectstore.Bucket,
 
 	run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	s.cancel = cancel
+	s.compact = newCompactor(s)
 	s.metrics = newMetrics(s)
 	s.wal = newWAL(node, by, s.device, cfg)
 	s.upload = newUploader(s)
@@ -90,6 +92,7 @@ func Open(ctx context.Context, cfg Config, id NodeID, bucket objectstore.Bucket,
 	s.reader = newReader(run, cfg, bucket, objects, &s.work, s.metrics)
 	s.work.Go(func() { s.wal.run(run) })
 	s.work.Go(func() { s.upload.run(run) })
+	s.work.Go(func() { s.compact.run(run) })
 	if cfg.CleanInterval > 0 {
 		s.work.Go(func() { s.cleanLoop(run) })
 	}
@@ -171,6 +174,7 @@ func (s *Store) OpenStreams(ctx context.Context, open []OpenRequest) ([]*Stream,
 		handles[i] = newStream(s, st)
 		s.open[st.ID] = handles[i]
 	}
+	s.compact.noteOpened(open)
 	return handles, nil
 }
 

@@ -172,6 +172,7 @@ func (st *Stream) Trim(ctx context.Context, start int64) error {
 	if err != nil {
 		return fmt.Errorf("trim stream %d to %d: %w", st.id, start, err)
 	}
+	st.store.compact.noteTrimmed(st.id)
 	return nil
 }
 

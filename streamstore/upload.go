@@ -120,6 +120,7 @@ func (u *uploader) commit(ctx context.Context, t *uploadTask) error {
 		return err
 	}
 	close(t.block.uploaded)
+	u.s.compact.noteObjects(t.upload.Streams)
 	u.s.metrics.uploads.Inc()
 	for _, o := range uploaded(t.upload) {
 		u.s.metrics.uploadBytes.Add(float64(o.Size))

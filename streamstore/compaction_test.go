@@ -1,0 +1,421 @@
+package streamstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tabletopic/tabletopic/objectstore"
+)
+
+// compacting is config without compaction by the clock, with limits that a test reaches.
+func (e *env) compacting() Config {
+	cfg := e.config(WALObject)
+	cfg.CompactionInterval, cfg.CleanupInterval, cfg.MinorInterval, cfg.MajorInterval, cfg.CleanInterval = -1, -1, -1, -1, -1
+	cfg.MinorBytes = 8 << 10
+	return cfg
+}
+
+func compact(t testing.TB, s *Store) {
+	t.Helper()
+	if err := s.Compact(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// upload moves everything to objects, and out of the log cache.
+func upload(t testing.TB, s *Store) {
+	t.Helper()
+	if err := s.upload.flush(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	s.cache.evict(0)
+}
+
+func (e *env) objectsOf(st *Stream) []ObjectRange {
+	e.t.Helper()
+	ranges, err := st.store.objects.StreamObjects(context.Background(), st.id, st.StartOffset(), 1<<62, 1<<20)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return ranges
+}
+
+func kinds(ranges []ObjectRange) (k []ObjectKind) {
+	for _, r := range ranges {
+		k = append(k, r.Kind)
+	}
+	return k
+}
+
+// Streams that many stream set objects share end up in one of each: those with much data in
+// stream objects, the others in one stream set object. What was there before is deleted
+// after the grace, and nothing else; what is read stays the same.
+func TestCompactionOfStreamSets(t *testing.T) {
+	e := newEnv(t)
+	s := e.open(e.compacting())
+	streams := e.create(s, 3, 1)
+	want := make([][]string, len(streams))
+	for round := range 4 {
+		for i, st := range streams {
+			more := numbered(fmt.Sprintf("%d-%d", i, round), 3, []int{10, 100, 1500}[i])
+			want[i] = append(want[i], more...)
+			appendAll(t, st, more...)
+		}
+		upload(t, s)
+	}
+	before := e.objectsOf(streams[0])
+	compact(t, s)
+	for i, kind := range []ObjectKind{KindStreamSet, KindStreamSet, KindStream} {
+		if got := e.objectsOf(streams[i]); len(got) != 1 || got[0].Kind != kind {
+			t.Fatalf("stream %d lies in %v, want one object of kind %d", i, got, kind)
+		}
+		if got := readAll(t, streams[i]); !slices.Equal(got, want[i]) {
+			t.Fatalf("stream %d holds %d batches, want %d", i, len(got), len(want[i]))
+		}
+	}
+	if a, b := e.objectsOf(streams[0])[0].ID, e.objectsOf(streams[1])[0].ID; a != b {
+		t.Fatalf("the small streams lie in objects %d and %d, want one", a, b)
+	}
+	e.wantObjects(len(before) + 2)
+	e.meta.SetClock(func() time.Time { return time.Now().Add(time.Hour) })
+	if n, err := s.Clean(context.Background()); err != nil || n != len(before) {
+		t.Fatalf("cleaned %d objects, %v, want %d", n, err, len(before))
+	}
+	e.wantObjects(2)
+	for i, st := range streams {
+		if got := readAll(t, st); !slices.Equal(got, want[i]) {
+			t.Fatalf("after the sources were deleted stream %d holds %d batches, want %d", i, len(got), len(want[i]))
+		}
+	}
+}
+
+// wantObjects checks how many data objects the bucket holds.
+func (e *env) wantObjects(want int) {
+	e.t.Helper()
+	if got := len(e.dataObjects()); got != want {
+		e.t.Fatalf("the bucket holds %d objects, want %d", got, want)
+	}
+}
+
+func (e *env) dataObjects() (all []objectstore.Object) {
+	e.t.Helper()
+	for after := ""; ; {
+		page, err := e.memory.List(context.Background(), dataPrefix, after)
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		if len(page) == 0 {
+			return all
+		}
+		all = append(all, page...)
+		after = page[len(page)-1].Key
+	}
+}
+
+// What stays small leaves stream set objects after ForceSplit.
+func TestForceSplit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t)
+		cfg := e.compacting()
+		cfg.ForceSplit = time.Hour
+		s := e.open(cfg)
+		streams := e.create(s, 2, 1)
+		for _, st := range streams {
+			appendAll(t, st, "old")
+		}
+		upload(t, s)
+		compact(t, s)
+		if got := kinds(e.objectsOf(streams[0])); !slices.Equal(got, []ObjectKind{KindStreamSet}) {
+			t.Fatalf("kinds %v", got)
+		}
+		<-time.After(time.Hour)
+		compact(t, s)
+		for _, st := range streams {
+			if got := kinds(e.objectsOf(st)); !slices.Equal(got, []ObjectKind{KindStream}) {
+				t.Fatalf("kinds %v after an hour", got)
+			}
+			if got := readAll(t, st); !slices.Equal(got, []string{"old"}) {
+				t.Fatalf("read %v", got)
+			}
+		}
+		s.abandon()
+	})
+}
+
+// Small stream objects are merged, large ones linked without moving their data. The parts
+// stay while the composite does, and go with the data in them: the first parts when cleanup
+// lets go of them, the last with the stream.
+func TestMergeAndLink(t *testing.T) {
+	e := newEnv(t)
+	cfg := e.compacting()
+	cfg.CleanupBytes = 1
+	s := e.open(cfg)
+	st := e.create(s, 1, 1)[0]
+	var want []string
+	round := func(n, size int) {
+		more := numbered(fmt.Sprint(len(want)), n, size)
+		want = append(want, more...)
+		appendAll(t, st, more...)
+		upload(t, s)
+	}
+	check := func(k ...ObjectKind) {
+		t.Helper()
+		compact(t, s)
+		if got := kinds(e.objectsOf(st)); !slices.Equal(got, k) {
+			t.Fatalf("kinds %v, want %v", got, k)
+		}
+		if got := readAll(t, st); !slices.Equal(got, want) {
+			t.Fatalf("%d batches, want %d", len(got), len(want))
+		}
+	}
+	for range 3 {
+		round(3, 100)
+	}
+	check(KindStream) // merged: still small
+	round(10, 1000)
+	check(KindComposite)
+	round(10, 1000)
+	check(KindComposite)
+	first := e.objectsOf(st)[0]
+	c, err := readComposite(context.Background(), e.memory, first.ObjectRef)
+	if err != nil || len(c.parts) != 3 {
+		t.Fatalf("composite of %d parts, %v, want 3", len(c.parts), err)
+	}
+	if first.Size > 2000 {
+		t.Fatalf("the composite has %d bytes: data was copied", first.Size)
+	}
+	e.meta.SetClock(func() time.Time { return time.Now().Add(time.Hour) })
+	clean := func(want int) {
+		t.Helper()
+		if _, err := s.Clean(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		e.wantObjects(want)
+	}
+	clean(4) // the composite and its parts
+
+	trim := func(n int) {
+		t.Helper()
+		if err := st.Trim(context.Background(), st.StartOffset()+int64(n)); err != nil {
+			t.Fatal(err)
+		}
+		want = want[n:]
+	}
+	trim(5)
+	check(KindComposite)
+	if got := e.objectsOf(st)[0].ID; got != first.ID {
+		t.Fatal("the composite was written again, though no part of it is trimmed")
+	}
+	trim(6)
+	check(KindComposite)
+	e.meta.SetClock(func() time.Time { return time.Now().Add(2 * time.Hour) })
+	clean(3)
+	trim(len(want))
+	e.meta.SetClock(func() time.Time { return time.Now().Add(3 * time.Hour) })
+	clean(0)
+}
+
+// A composite that is replaced while a reader knows it, and deleted, is looked up again.
+func TestReaderFollowsCompaction(t *testing.T) {
+	e := newEnv(t)
+	cfg := e.compacting()
+	cfg.BlockCacheBytes, cfg.IndexCacheBytes = 1, 1<<20
+	s := e.open(cfg)
+	st := e.create(s, 2, 1)
+	var want []string
+	for i := range 4 {
+		more := numbered(fmt.Sprint(i), 4, 500)
+		want = append(want, more...)
+		appendAll(t, st[0], more...)
+		appendAll(t, st[1], "beside")
+		upload(t, s)
+	}
+	if got := readAll(t, st[0]); !slices.Equal(got, want) {
+		t.Fatalf("%d batches, want %d", len(got), len(want))
+	}
+	known, _ := s.reader.ranges.get(st[0].id)
+	compact(t, s)
+	s.reader.ranges.put(st[0].id, known, 1) // as if a read had been under way
+	e.meta.SetClock(func() time.Time { return time.Now().Add(time.Hour) })
+	if n, err := s.Clean(context.Background()); err != nil || n != 4 {
+		t.Fatalf("cleaned %d, %v", n, err)
+	}
+	if got := readAll(t, st[0]); !slices.Equal(got, want) {
+		t.Fatalf("%d batches after compaction, want %d", len(got), len(want))
+	}
+	s.reader.ranges.put(st[0].id, known, 1)
+	if _, found, err := s.reader.findTimestamp(context.Background(), st[0].id, 0, st[0].ConfirmOffset(), 1<<40); found || err != nil {
+		t.Fatalf("find timestamp: %t, %v", found, err)
+	}
+}
+
+// commits counts the compactions that reach metadata.
+type commits struct {
+	*MemoryManager
+	n    int
+	hook func()
+}
+
+func (c *commits) CommitCompaction(ctx context.Context, node Node, comp Compaction) error {
+	c.n++
+	if c.hook != nil {
+		c.hook()
+	}
+	return c.MemoryManager.CommitCompaction(ctx, node, comp)
+}
+
+func (e *env) openCounting(cfg Config, b objectstore.Bucket, c *commits) *Store {
+	e.t.Helper()
+	c.MemoryManager = e.meta
+	s, err := Open(context.Background(), cfg, 1, b, e.meta, c, newEnvLog())
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(s.abandon)
+	return s
+}
+
+// A source that cannot be read, or is not what was written, ends the compaction: nothing is
+// committed, everything is as before, and once the source reads well the next run does it.
+func TestUnreadableSourceAbortsCompaction(t *testing.T) {
+	e := newEnv(t)
+	counted := &commits{}
+	faulty := objectstore.NewFaulty(e.memory, objectstore.Faults{})
+	s := e.openCounting(e.compacting(), faulty, counted)
+	streams := e.create(s, 2, 1)
+	for i := range 3 {
+		for _, st := range streams {
+			appendAll(t, st, numbered(fmt.Sprint(i), 5, 400)...)
+		}
+		upload(t, s)
+	}
+	before := e.objectsOf(streams[0])
+	victim := ObjectKey(before[1].ID)
+	good, err := e.memory.Get(context.Background(), victim, 0, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, spoil := range map[string]func() error{
+		"flipped": func() error {
+			bad := slices.Clone(good)
+			bad[objectHeaderSize+blockHeaderSize+50] ^= 1
+			return e.memory.Put(context.Background(), victim, bad)
+		},
+		"missing":     func() error { return e.memory.Delete(context.Background(), victim) },
+		"cut":         func() error { return e.memory.Put(context.Background(), victim, good[:len(good)-1]) },
+		"bad index":   func() error { return e.memory.Put(context.Background(), victim, good[1:]) },
+		"another one": func() error { return e.memory.Put(context.Background(), victim, formatStreamSet()) },
+	} {
+		if err := spoil(); err != nil {
+			t.Fatal(err)
+		}
+		err := s.Compact(context.Background())
+		if !errors.Is(err, ErrCorrupt) && !errors.Is(err, objectstore.ErrNotFound) {
+			t.Fatalf("%s: compaction says %v", name, err)
+		}
+		if counted.n > 0 {
+			t.Fatalf("%s: committed", name)
+		}
+		if got := e.objectsOf(streams[0]); !slices.Equal(got, before) {
+			t.Fatalf("%s: objects %v, want %v", name, got, before)
+		}
+	}
+	if err := e.memory.Put(context.Background(), victim, good); err != nil {
+		t.Fatal(err)
+	}
+	compact(t, s)
+	if got := readAll(t, streams[0]); counted.n != 1 || len(got) != 15 {
+		t.Fatalf("%d commits, %d batches, want 1 and 15", counted.n, len(got))
+	}
+}
+
+// A compaction that outlasts half the life of its prepared ids gives up; the next one has new
+// ids and does it. What the first one left expires and is deleted.
+func TestSlowCompactionStartsAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t)
+		counted := &commits{}
+		faulty := objectstore.NewFaulty(e.memory, objectstore.Faults{})
+		s := e.openCounting(e.compacting(), faulty, counted)
+		streams := e.create(s, 2, 1)
+		for i := range 3 {
+			for _, st := range streams {
+				appendAll(t, st, numbered(fmt.Sprint(i), 5, 900)...)
+			}
+			upload(t, s)
+		}
+		var stuck atomic.Int64 // the last id that a compaction put
+		hold := faulty.Hold(objectstore.After, func(op objectstore.Op, key string) bool {
+			id, ok := parseObjectKey(key)
+			if op != objectstore.OpPut || !ok {
+				return false
+			}
+			for was := stuck.Load(); int64(id) > was && !stuck.CompareAndSwap(was, int64(id)); was = stuck.Load() {
+			}
+			return true
+		})
+		begin := time.Now()
+		err := s.Compact(context.Background())
+		if !errors.Is(err, errSlowCompaction) || time.Since(begin) > prepareTTL || counted.n > 0 {
+			t.Fatalf("after %v: %v, %d commits", time.Since(begin), err, counted.n)
+		}
+		given := ObjectID(stuck.Load())
+		hold.Release(nil)
+		compact(t, s)
+		e.wantObjects(3 + 4) // sources, what the first left, and the results
+		<-time.After(2 * prepareTTL)
+		if _, err := s.Clean(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		e.wantObjects(2)
+		for _, st := range streams {
+			for _, o := range e.objectsOf(st) {
+				if o.ID <= given {
+					t.Fatalf("object %d was committed, of the compaction that gave up", o.ID)
+				}
+			}
+			if got := readAll(t, st); len(got) != 15 {
+				t.Fatalf("%d batches, want 15", len(got))
+			}
+		}
+		s.abandon()
+	})
+}
+
+// A stream that is trimmed, or destroyed, while its compaction is about to commit loses no
+// more than that, and nothing of it is left behind.
+func TestCompactionOvertaken(t *testing.T) {
+	e := newEnv(t)
+	counted := &commits{}
+	s := e.openCounting(e.compacting(), e.memory, counted)
+	streams := e.create(s, 3, 1)
+	for i := range 3 {
+		for _, st := range streams {
+			appendAll(t, st, numbered(fmt.Sprint(i), 5, 900)...)
+		}
+		upload(t, s)
+	}
+	counted.hook = func() {
+		counted.hook = nil
+		if err := errors.Join(streams[0].Trim(context.Background(), 7), streams[1].Destroy(context.Background())); err != nil {
+			t.Error(err)
+		}
+	}
+	compact(t, s)
+	for i, want := range map[int]int{0: 8, 2: 15} {
+		if got := readAll(t, streams[i]); len(got) != want {
+			t.Fatalf("stream %d: %d batches, want %d", i, len(got), want)
+		}
+	}
+	e.meta.SetClock(func() time.Time { return time.Now().Add(time.Hour) })
+	if _, err := s.Clean(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	e.wantObjects(2)
+}
