@@ -21,7 +21,7 @@ type CatalogEntry struct {
 
 // PutCatalog adds a catalog or replaces the one of that name. Changed is set here.
 func (s *Store) PutCatalog(ctx context.Context, c CatalogEntry) error {
-	return s.update(ctx, fmt.Sprintf("put catalog %s", c.Name), func(t *tx) error {
+	return s.updateDurably(ctx, fmt.Sprintf("put catalog %s", c.Name), func(t *tx) error {
 		if _, err := t.exec(`INSERT INTO catalog_entry (name, kind, config, changed) VALUES ($1, $2, $3, $4)
 			ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, config = excluded.config, changed = excluded.changed`,
 			c.Name, c.Kind, c.Config, s.now().UnixMilli()); err != nil {
@@ -33,7 +33,7 @@ func (s *Store) PutCatalog(ctx context.Context, c CatalogEntry) error {
 
 // DeleteCatalog removes a catalog, or returns ErrCatalogNotExist.
 func (s *Store) DeleteCatalog(ctx context.Context, name string) error {
-	return s.update(ctx, fmt.Sprintf("delete catalog %s", name), func(t *tx) error {
+	return s.updateDurably(ctx, fmt.Sprintf("delete catalog %s", name), func(t *tx) error {
 		n, err := t.exec(`DELETE FROM catalog_entry WHERE name = $1`, name)
 		if err != nil {
 			return err

@@ -17,7 +17,7 @@ func (s *Store) RegisterNode(ctx context.Context, id streamstore.NodeID, wal str
 	if wal != streamstore.WALObject && wal != streamstore.WALFile {
 		return node, nil, fmt.Errorf("register node %d: unknown WAL kind %q", id, wal)
 	}
-	err := s.update(ctx, fmt.Sprintf("register node %d", id), func(t *tx) (err error) {
+	err := s.updateDurably(ctx, fmt.Sprintf("register node %d", id), func(t *tx) (err error) {
 		err = t.QueryRowContext(ctx, `INSERT INTO node (id, epoch, registered) VALUES ($1, 1, $2)
 			ON CONFLICT (id) DO UPDATE SET epoch = node.epoch + 1, registered = excluded.registered
 			RETURNING epoch`, id, s.now().UnixMilli()).Scan(&node.Epoch)

@@ -204,7 +204,7 @@ func (s *Store) RegisterSchema(ctx context.Context, subject Subject, schema Sche
 	if n := len(subject.Versions); n > 0 {
 		v.Version = subject.Versions[n-1].Version + 1
 	}
-	err := s.update(ctx, fmt.Sprintf("register schema of %s", subject.Name), func(t *tx) error {
+	err := s.updateDurably(ctx, fmt.Sprintf("register schema of %s", subject.Name), func(t *tx) error {
 		if err := t.reviseSubject(subject); err != nil {
 			return err
 		}
@@ -282,7 +282,7 @@ var ErrReferenceExists = errors.New("other schemas refer to the version")
 // to one of them (a hidden one counts only when versions are removed), or
 // streamstore.ErrConflict if the subject is not any more what it was.
 func (s *Store) DeleteVersions(ctx context.Context, subject Subject, versions []int, permanent bool) error {
-	return s.update(ctx, fmt.Sprintf("delete versions of %s", subject.Name), func(t *tx) error {
+	return s.updateDurably(ctx, fmt.Sprintf("delete versions of %s", subject.Name), func(t *tx) error {
 		if err := t.reviseSubject(subject); err != nil {
 			return err
 		}
@@ -342,7 +342,7 @@ func (s *Store) Compatibility(ctx context.Context, subject string) (level string
 
 // SetCompatibility sets the level of a subject, or removes it if level is "".
 func (s *Store) SetCompatibility(ctx context.Context, subject, level string) error {
-	return s.update(ctx, fmt.Sprintf("set compatibility of %q", subject), func(t *tx) (err error) {
+	return s.updateDurably(ctx, fmt.Sprintf("set compatibility of %q", subject), func(t *tx) (err error) {
 		if level == "" {
 			_, err = t.exec(`DELETE FROM subject_config WHERE subject = $1`, subject)
 		} else {

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -31,6 +32,7 @@ type Store struct {
 	log     *slog.Logger
 	cluster string
 	now     func() time.Time
+	backup  atomic.Pointer[Backup] // nil if the bucket keeps no copy
 }
 
 // Open opens or creates the database at url and brings it to the newest version:
@@ -201,6 +203,29 @@ func (s *Store) updateAs(ctx context.Context, node streamstore.Node, what string
 		}
 		return fn(t)
 	})
+}
+
+// updateDurably is update of what must be in the bucket before it is acknowledged. If
+// waiting for that fails the change was made, but may be lost with the database.
+func (s *Store) updateDurably(ctx context.Context, what string, fn func(*tx) error) error {
+	if err := s.update(ctx, what, fn); err != nil {
+		return err
+	}
+	if err := s.Durable(ctx); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// updateDurablyAs is updateDurably on behalf of a node.
+func (s *Store) updateDurablyAs(ctx context.Context, node streamstore.Node, what string, fn func(*tx) error) error {
+	if err := s.updateAs(ctx, node, what, fn); err != nil {
+		return err
+	}
+	if err := s.Durable(ctx); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
 }
 
 func (t *tx) checkNode(node streamstore.Node) error {

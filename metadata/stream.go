@@ -99,7 +99,7 @@ func (s *Store) CreateStreams(ctx context.Context, node streamstore.Node, n int)
 	if n <= 0 {
 		return 0, fmt.Errorf("create %d streams: want at least 1", n)
 	}
-	err = s.updateAs(ctx, node, "create streams", func(t *tx) error {
+	err = s.updateDurablyAs(ctx, node, "create streams", func(t *tx) error {
 		if first, err = t.createStreams(n, streamstore.Node{}); err != nil {
 			return err
 		}
@@ -146,7 +146,7 @@ func (s *Store) OpenStreams(ctx context.Context, node streamstore.Node, open []s
 		return nil, nil
 	}
 	states := make([]streamstore.StreamState, 0, len(open))
-	err := s.updateAs(ctx, node, "open streams", func(t *tx) error {
+	err := s.updateDurablyAs(ctx, node, "open streams", func(t *tx) error {
 		r := t.streams()
 		defer r.close()
 		for _, o := range open {

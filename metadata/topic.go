@@ -28,7 +28,7 @@ func (s *Store) CreateTopic(ctx context.Context, node streamstore.Node, n NewTop
 	}
 	id := uuid.New()
 	var topic Topic
-	err := s.updateAs(ctx, node, fmt.Sprintf("create topic %s", n.Name), func(t *tx) error {
+	err := s.updateDurablyAs(ctx, node, fmt.Sprintf("create topic %s", n.Name), func(t *tx) error {
 		rows, err := t.exec(`INSERT INTO topic (id, name, internal, created) VALUES ($1, $2, $3, $4) ON CONFLICT (name) DO NOTHING`,
 			id.String(), n.Name, flag(n.Internal), s.now().UnixMilli())
 		if err != nil {
@@ -93,7 +93,7 @@ func (t *tx) topicChanged(id uuid.UUID) (Topic, error) {
 // DeleteTopic removes a topic with its streams, which must be closed or node's own. A topic
 // that is gone is ErrTopicNotExist.
 func (s *Store) DeleteTopic(ctx context.Context, node streamstore.Node, id uuid.UUID) error {
-	return s.updateAs(ctx, node, fmt.Sprintf("delete topic %s", id), func(t *tx) error {
+	return s.updateDurablyAs(ctx, node, fmt.Sprintf("delete topic %s", id), func(t *tx) error {
 		topics, err := readTopics(ctx, t, id.String())
 		if err != nil {
 			return err
@@ -125,7 +125,7 @@ func (s *Store) DeleteTopic(ctx context.Context, node streamstore.Node, id uuid.
 // by node. A topic that has so many already is returned as it is; fewer is an error.
 func (s *Store) CreatePartitions(ctx context.Context, node streamstore.Node, name string, count int) (Topic, error) {
 	var topic Topic
-	err := s.updateAs(ctx, node, fmt.Sprintf("create partitions of topic %s", name), func(t *tx) error {
+	err := s.updateDurablyAs(ctx, node, fmt.Sprintf("create partitions of topic %s", name), func(t *tx) error {
 		id, err := t.topicID(name)
 		if err != nil {
 			return err
@@ -152,7 +152,7 @@ func (s *Store) CreatePartitions(ctx context.Context, node streamstore.Node, nam
 // changes nothing.
 func (s *Store) AlterTopicConfig(ctx context.Context, node streamstore.Node, name string, set map[string]string, remove []string) (Topic, error) {
 	var topic Topic
-	err := s.updateAs(ctx, node, fmt.Sprintf("alter config of topic %s", name), func(t *tx) error {
+	err := s.updateDurablyAs(ctx, node, fmt.Sprintf("alter config of topic %s", name), func(t *tx) error {
 		id, err := t.topicID(name)
 		if err != nil {
 			return err
@@ -205,7 +205,7 @@ func (s *Store) Topics(ctx context.Context) ([]Topic, error) {
 // the streams are opened with the new epochs.
 func (s *Store) TakePartitions(ctx context.Context, node streamstore.Node) ([]Topic, error) {
 	var mine []Topic
-	err := s.updateAs(ctx, node, fmt.Sprintf("take partitions of node %d", node.ID), func(t *tx) error {
+	err := s.updateDurablyAs(ctx, node, fmt.Sprintf("take partitions of node %d", node.ID), func(t *tx) error {
 		n, err := t.exec(`UPDATE topic_partition SET leader_epoch = leader_epoch + 1 WHERE leader = $1`, node.ID)
 		if err != nil || n == 0 {
 			return err
