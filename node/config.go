@@ -31,6 +31,11 @@ type Config struct {
 	UploadBytes    int64
 	UploadInterval time.Duration
 
+	CompactionInterval time.Duration
+	CompactionMinor    time.Duration
+	CompactionMajor    time.Duration
+	CompactionMemory   int64
+
 	AutoCreateTopics  bool
 	DefaultPartitions int
 	MaxRequestBytes   int
@@ -59,6 +64,7 @@ func (c *Config) Fields() []Field {
 		NodeID: 1, Data: "./tabletopic-data", Kafka: "127.0.0.1:9092", HTTP: "127.0.0.1:8081",
 		WALLinger: 250 * time.Millisecond, WALBytes: 8 << 20, WALUnflushed: 256 << 20,
 		LogCache: 256 << 20, BlockCache: 64 << 20, UploadBytes: 64 << 20, UploadInterval: time.Minute,
+		CompactionInterval: 5 * time.Minute, CompactionMinor: 10 * time.Minute, CompactionMajor: time.Hour, CompactionMemory: 200 << 20,
 		AutoCreateTopics: true, DefaultPartitions: 1, MaxRequestBytes: 100 << 20, MaxConnections: 10_000,
 		TableMemory: 256 << 20, ShutdownTimeout: 30 * time.Second,
 	}
@@ -79,6 +85,10 @@ func (c *Config) Fields() []Field {
 		{"block-cache-bytes", &c.BlockCache, "memory for blocks read back from the object store, in bytes"},
 		{"upload-bytes", &c.UploadBytes, "the log cache is uploaded when this much is new, in bytes"},
 		{"upload-interval", &c.UploadInterval, "the log cache is uploaded at least this often"},
+		{"compaction-interval", &c.CompactionInterval, "how often uploads that several streams share are sorted into objects of single streams"},
+		{"compaction-minor-interval", &c.CompactionMinor, "how often small objects of a stream are merged"},
+		{"compaction-major-interval", &c.CompactionMajor, "how often the objects of a stream are linked under one index"},
+		{"compaction-memory-bytes", &c.CompactionMemory, "memory for compaction, in bytes"},
 		{"auto-create-topics", &c.AutoCreateTopics, "create a topic when a client that allows it asks for one that is missing"},
 		{"default-partitions", &c.DefaultPartitions, "partitions of a topic that is created without a number"},
 		{"max-request-bytes", &c.MaxRequestBytes, "largest Kafka request, in bytes"},
@@ -138,6 +148,8 @@ func (c *Config) positive() error {
 	for name, v := range map[string]int64{
 		"wal-linger": int64(c.WALLinger), "wal-bytes": c.WALBytes, "wal-unflushed-bytes": c.WALUnflushed, "log-cache-bytes": c.LogCache,
 		"block-cache-bytes": c.BlockCache, "upload-bytes": c.UploadBytes, "upload-interval": int64(c.UploadInterval),
+		"compaction-interval": int64(c.CompactionInterval), "compaction-minor-interval": int64(c.CompactionMinor),
+		"compaction-major-interval": int64(c.CompactionMajor), "compaction-memory-bytes": c.CompactionMemory,
 		"default-partitions": int64(c.DefaultPartitions), "max-request-bytes": int64(c.MaxRequestBytes), "max-connections": int64(c.MaxConnections),
 		"table-memory-bytes": c.TableMemory, "shutdown-timeout": int64(c.ShutdownTimeout),
 	} {
