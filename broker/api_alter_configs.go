@@ -70,7 +70,7 @@ func (b *Broker) alterConfig(ctx context.Context, typ kmsg.ConfigResourceType, n
 		return err
 	}
 	if validateOnly {
-		_, err = partition.ParseTopicConfig(c.config)
+		_, err = b.set.CheckConfig(name, c.config)
 		return b.topicError(err)
 	}
 	_, err = b.set.AlterConfig(ctx, name, c.set, c.remove)

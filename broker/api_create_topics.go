@@ -135,7 +135,7 @@ func (b *Broker) validateTopic(want metadata.NewTopic) (metadata.Topic, error) {
 	if err := partition.CheckTopicName(want.Name); err != nil {
 		return topic, b.topicError(err)
 	}
-	_, err := partition.ParseTopicConfig(want.Config)
+	_, err := b.set.CheckConfig(want.Name, want.Config)
 	return topic, b.topicError(err)
 }
 

@@ -189,6 +189,7 @@ func (c *Coordinator) reload(ctx context.Context) error {
 		case err == nil:
 			c.table = t
 			c.metrics.catalogUp.Set(1)
+			c.trouble.Store(nil)
 			return nil
 		case errors.Is(err, catalog.ErrNoTable):
 			c.metrics.catalogUp.Set(1)
@@ -198,6 +199,7 @@ func (c *Coordinator) reload(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 		c.metrics.catalogUp.Set(0)
+		c.trouble.Store(&err)
 		c.log.Warn("load table: trying again", "table", c.ident, "attempt", attempt+1, "error", err)
 		if err := c.pause(ctx, attempt); err != nil {
 			return err

@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/apache/iceberg-go"
@@ -82,7 +83,7 @@ type Schemas interface {
 	Value(ctx context.Context, id int32) (*parquetio.ValueSchema, error)
 }
 
-// A Coordinator commits one topic. Only Run touches its fields.
+// A Coordinator commits one topic. Only Run touches its fields, but for trouble.
 type Coordinator struct {
 	topic   Topic
 	cfg     Config
@@ -99,6 +100,7 @@ type Coordinator struct {
 	commits   int
 	announced int     // schema that the workers know of
 	fits      []int32 // writer schemas that the current table schema is known to hold
+	trouble   atomic.Pointer[error]
 }
 
 // New returns a coordinator that has not begun. The metrics may be nil.
@@ -122,6 +124,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
+		c.trouble.Store(&err)
 		if errors.Is(err, ErrFenced) {
 			c.log.Warn("coordinator stops", "error", err)
 			return err
@@ -216,6 +219,7 @@ func (c *Coordinator) act(ctx context.Context, st *State, step *Step) error {
 	snapshot, err := c.commit(ctx, cm)
 	switch {
 	case err == nil:
+		c.trouble.Store(nil)
 		*step = st.Done(snapshot, time.Now())
 		c.metrics.committed(cm)
 		for _, g := range cm.gaps() {
@@ -249,6 +253,7 @@ func (c *Coordinator) act(ctx context.Context, st *State, step *Step) error {
 		return err
 	}
 	c.metrics.failures.Inc()
+	c.trouble.Store(&err)
 	c.log.Error("commit refused: its records wait and are tried again", "commit_id", cm.ID, "error", err)
 	*step = st.Failed(time.Now(), c.cfg.MaxBackoff)
 	return c.reload(ctx)
@@ -323,13 +328,12 @@ func (c *Coordinator) open(ctx context.Context) (map[int32]int64, error) {
 		if err != nil {
 			return nil, err
 		}
-		if owner, ok := c.table.Properties()[keyTopic]; ok && owner != c.topic.Name && !invariant.Off("table-of-another-topic") {
-			err = fmt.Errorf("table %v is that of topic %q: set table.topic.name of topic %q to another name", c.ident, owner, c.topic.Name)
-		} else {
+		if err = CheckOwner(c.table, c.topic.Name); err == nil {
 			c.uuid = c.table.Metadata().TableUUID()
 			var v view
 			if v, err = c.look(); err == nil {
 				c.metrics.paused.Set(0)
+				c.trouble.Store(nil)
 				c.foreseen(v)
 				return v.next, c.prove(ctx)
 			}
@@ -338,6 +342,7 @@ func (c *Coordinator) open(ctx context.Context) (map[int32]int64, error) {
 			return nil, err
 		}
 		c.metrics.paused.Set(1)
+		c.trouble.Store(&err)
 		if attempt == 0 {
 			c.log.Error("table paused", "error", err)
 		}
@@ -345,6 +350,22 @@ func (c *Coordinator) open(ctx context.Context) (map[int32]int64, error) {
 			return nil, err
 		}
 	}
+}
+
+// CheckOwner refuses a table that another topic fills.
+func CheckOwner(t *table.Table, topic string) error {
+	if owner, ok := t.Properties()[keyTopic]; ok && owner != topic && !invariant.Off("table-of-another-topic") {
+		return fmt.Errorf("table %s is that of topic %q: set table.topic.name of topic %q to another name", strings.Join(t.Identifier(), "."), owner, topic)
+	}
+	return nil
+}
+
+// Trouble returns why the table gets no rows for now, nil if nothing is known to be wrong.
+func (c *Coordinator) Trouble() error {
+	if err := c.trouble.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // foreseen logs what an operator should know of before the next commit.

@@ -25,12 +25,15 @@ type Manager struct {
 	keeper *control.Keeper
 	cancel context.CancelFunc
 	owned  sync.WaitGroup
+
+	mu           sync.Mutex
+	coordinators map[uuid.UUID]*Coordinator // guarded by mu; the last of each topic
 }
 
 // Open starts the coordinators of a node. The metrics may be nil.
 func Open(set *partition.Set, ctl *control.Topic, catalogs Catalogs, schemas Schemas, locator catalog.Locator, m *Metrics, log *slog.Logger) *Manager {
 	ctx, cancel := context.WithCancel(context.Background())
-	out := &Manager{cancel: cancel}
+	out := &Manager{cancel: cancel, coordinators: map[uuid.UUID]*Coordinator{}}
 	out.keeper = control.Keep(set, log, func(t metadata.Topic, cfg partition.TopicConfig) (control.Task, error) {
 		first, err := set.Partition(t.Name, 0)
 		if errors.Is(err, partition.ErrNotLeader) || errors.Is(err, partition.ErrUnknownTopicOrPartition) {
@@ -47,8 +50,15 @@ func Open(set *partition.Set, ctl *control.Topic, catalogs Catalogs, schemas Sch
 		if err != nil {
 			return nil, err
 		}
+		out.mu.Lock()
+		out.coordinators[t.ID] = c
+		out.mu.Unlock()
 		return c, nil
-	}, nil)
+	}, func(t metadata.Topic) {
+		out.mu.Lock()
+		delete(out.coordinators, t.ID)
+		out.mu.Unlock()
+	})
 	s := &Sweeper{Log: ctl, Locator: locator, Logger: log, Grace: time.Hour, Load: func(ctx context.Context, id uuid.UUID) (*table.Table, error) {
 		return sweepTarget(ctx, set, catalogs, id)
 	}}
@@ -61,6 +71,18 @@ func (m *Manager) Close() {
 	m.cancel()
 	m.keeper.Close()
 	m.owned.Wait()
+}
+
+// Trouble returns why the table of a topic gets no rows for now; nil if nothing is known to
+// be wrong, or the topic has no coordinator here.
+func (m *Manager) Trouble(topic uuid.UUID) error {
+	m.mu.Lock()
+	c := m.coordinators[topic]
+	m.mu.Unlock()
+	if c == nil {
+		return nil
+	}
+	return c.Trouble()
 }
 
 // ConfigOf returns the settings of a topic's coordinator.

@@ -204,6 +204,8 @@ func TestRefusedRequests(t *testing.T) {
 		{"unknown key", create("a", map[string]string{"table.topic.enabled": "true"}), kerr.InvalidConfig, "table.topic.enable"},
 		{"value of the wrong kind", create("b", map[string]string{"table.topic.target.lag.ms": "soon"}), kerr.InvalidConfig, "table.topic.target.lag.ms"},
 		{"table name that no catalog takes", create("c", map[string]string{"table.topic.enable": "true", "table.topic.name": "../Über"}), kerr.InvalidConfig, "table.topic.name"},
+		{"table of another topic", errors.Join(create("e", map[string]string{"table.topic.enable": "true"}), create("f", map[string]string{"table.topic.enable": "true", "table.topic.name": "e"})), kerr.InvalidConfig, "table.topic.name"},
+		{"catalog that does not exist", create("d", map[string]string{"table.topic.enable": "true", "table.topic.catalog": "lake"}), kerr.InvalidConfig, "table.topic.catalog"},
 		{"topic name", create("no/slash", nil), kerr.InvalidTopicException, ""},
 	} {
 		if !errors.Is(c.err, c.code) || !strings.Contains(fmt.Sprint(c.err), c.reason) {

@@ -57,10 +57,12 @@ type PartitionStatus struct {
 //	POST /api/tables/{topic}/verify   coordinator.Report
 func (n *Node) handleAPI(mux *http.ServeMux) {
 	mux.HandleFunc("GET /api/tables", func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), listPatience)
+		defer cancel()
 		list := []TableStatus{}
 		for _, t := range n.set.Topics() {
 			if cfg, err := partition.ParseTopicConfig(t.Config); err == nil && cfg.Table.Enable {
-				list = append(list, n.status(r.Context(), t, cfg.Table, false))
+				list = append(list, n.status(ctx, t, cfg.Table, false))
 			}
 		}
 		answer(w, http.StatusOK, map[string]any{"tables": list})
@@ -87,6 +89,10 @@ func (n *Node) handleAPI(mux *http.ServeMux) {
 		answer(w, http.StatusOK, report)
 	})
 }
+
+// listPatience is how long a list waits for the catalogs of its tables; those that have not
+// answered by then are listed with the error.
+const listPatience = 15 * time.Second
 
 func answer(w http.ResponseWriter, code int, v any) {
 	w.Header().Set("Content-Type", "application/json")
@@ -119,6 +125,9 @@ func (n *Node) load(ctx context.Context, t metadata.Topic, cfg partition.TableCo
 		return id, nil, err
 	}
 	tbl, err := cat.Load(ctx, id)
+	if err == nil {
+		err = coordinator.CheckOwner(tbl, t.Name)
+	}
 	return id, tbl, err
 }
 
@@ -149,6 +158,9 @@ func (n *Node) status(ctx context.Context, t metadata.Topic, cfg partition.Table
 		}
 		s.LagRecords += max(0, ps.LogEnd-held)
 		s.Partitions = append(s.Partitions, ps)
+	}
+	if err := n.coordinators.Trouble(t.ID); err != nil && s.Error == "" {
+		s.Error = err.Error()
 	}
 	if w := n.workers.Worker(t.ID); w != nil {
 		s.LagMillis = w.Age(time.Now()).Milliseconds()

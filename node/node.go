@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,11 +45,13 @@ type Node struct {
 	metrics *prometheus.Registry
 
 	locator      *objectstore.Locator
+	backup       *metadata.Backup
 	store        *streamstore.Store
 	set          *partition.Set
 	builtin      *sql.Catalog
 	external     catalog.Catalog // nil if there is none
 	workers      *worker.Manager
+	coordinators *coordinator.Manager
 	broker       *broker.Broker
 	httpListener net.Listener
 	http         *http.Server
@@ -94,13 +97,21 @@ func (n *Node) open(ctx context.Context) error {
 	}
 	meta, err := metadata.Open(ctx, n.cfg.Metadata, n.log)
 	if err != nil {
-		return fmt.Errorf("metadata %s: %w", n.cfg.Metadata, err)
+		return err // it names the database, without its password
 	}
 	n.onClose("metadata", func(context.Context) error { return meta.Close() })
+	if err := n.openBuiltin(ctx, meta); err != nil {
+		return err
+	}
+	// Before anything is acknowledged: the bucket must be this database's, and have a copy.
+	if n.backup, err = meta.Backup(ctx, bucket, metadata.BackupConfig{}); err != nil {
+		return err
+	}
+	n.onClose("metadata backup", n.backup.Close)
 	if err := n.openLog(ctx, bucket, meta); err != nil {
 		return err
 	}
-	if err := n.openCatalogs(ctx, meta); err != nil {
+	if err := n.openExternal(ctx); err != nil {
 		return err
 	}
 	registry := schemaregistry.New(meta, schemaregistry.Config{}, n.log)
@@ -175,13 +186,13 @@ func (n *Node) openLog(ctx context.Context, bucket objectstore.Bucket, meta *met
 		WAL: streamstore.WALKind(n.cfg.WAL), WALDir: filepath.Join(n.cfg.Data, "wal"), WALBytes: n.cfg.WALBytes, WALLinger: n.cfg.WALLinger,
 		CompactionInterval: n.cfg.CompactionInterval, MinorInterval: n.cfg.CompactionMinor, MajorInterval: n.cfg.CompactionMajor, CompactionBytes: n.cfg.CompactionMemory,
 		WALUnflushedBytes: n.cfg.WALUnflushed, LogCacheBytes: n.cfg.LogCache, BlockCacheBytes: n.cfg.BlockCache,
-		UploadBytes: n.cfg.UploadBytes, UploadInterval: n.cfg.UploadInterval,
+		UploadBytes: n.cfg.UploadBytes, UploadInterval: n.cfg.UploadInterval, Settled: meta.Settled,
 	}, streamstore.NodeID(n.cfg.NodeID), bucket, meta, meta, n.log)
 	if err != nil {
 		return fmt.Errorf("stream store: %w", err)
 	}
 	n.onClose("stream store", n.store.Close)
-	n.set, err = partition.OpenSet(ctx, partition.Config{}, n.store, meta, n.log)
+	n.set, err = partition.OpenSet(ctx, partition.Config{CheckTable: n.checkTable}, n.store, meta, n.log)
 	if err != nil {
 		return fmt.Errorf("partitions: %w", err)
 	}
@@ -189,13 +200,17 @@ func (n *Node) openLog(ctx context.Context, bucket objectstore.Bucket, meta *met
 	return nil
 }
 
-func (n *Node) openCatalogs(ctx context.Context, meta *metadata.Store) error {
+func (n *Node) openBuiltin(ctx context.Context, meta *metadata.Store) error {
 	warehouse, _, _ := strings.Cut(n.cfg.Warehouse, "?")
 	var err error
-	n.builtin, err = sql.Open(ctx, meta.DB(), n.locator, sql.Config{Warehouse: warehouse})
+	n.builtin, err = sql.Open(ctx, meta.DB(), n.locator, sql.Config{Warehouse: warehouse, Durable: meta.Durable})
 	if err != nil {
 		return fmt.Errorf("built-in catalog: %w", err)
 	}
+	return nil
+}
+
+func (n *Node) openExternal(ctx context.Context) error {
 	if n.cfg.CatalogURI == "" {
 		return nil
 	}
@@ -233,6 +248,28 @@ func (n *Node) catalog(name string) (catalog.Catalog, error) {
 	return nil, fmt.Errorf("catalog %q does not exist: leave table.topic.catalog empty for the catalog of this server", name)
 }
 
+// checkTable refuses table settings that this node cannot serve: a catalog that does not
+// exist, and a table that another topic has.
+func (n *Node) checkTable(topic string, cfg partition.TableConfig) error {
+	if _, err := n.catalog(cfg.Catalog); err != nil {
+		return err
+	}
+	id, err := coordinator.Identifier(cfg.Namespace, cfg.Name, topic)
+	if err != nil || !cfg.Enable {
+		return err
+	}
+	for _, t := range n.set.Topics() {
+		other, err := partition.ParseTopicConfig(t.Config)
+		if err != nil || t.Name == topic || !other.Table.Enable || other.Table.Catalog != cfg.Catalog {
+			continue
+		}
+		if has, err := coordinator.Identifier(other.Table.Namespace, other.Table.Name, t.Name); err == nil && slices.Equal(has, id) {
+			return fmt.Errorf("table %s is that of topic %q: set table.topic.name to another name", strings.Join(id, "."), t.Name)
+		}
+	}
+	return nil
+}
+
 // openTables starts the workers and the coordinators of the topics that have tables.
 func (n *Node) openTables(ctx context.Context, registry *schemaregistry.Registry) error {
 	ctl, err := control.OpenTopic(ctx, n.set, controlPartitions)
@@ -246,8 +283,8 @@ func (n *Node) openTables(ctx context.Context, registry *schemaregistry.Registry
 	shared := worker.NewShared(runtime.GOMAXPROCS(0), n.cfg.TableMemory, worker.NewMetrics(n.metrics))
 	n.workers = worker.Open(n.set, ctl, schemas, n.locator, shared, n.log)
 	n.onClose("workers", func(context.Context) error { n.workers.Close(); return nil })
-	coordinators := coordinator.Open(n.set, ctl, n.catalog, schemas, n.locator, coordinator.NewMetrics(n.metrics), n.log)
-	n.onClose("coordinators", func(context.Context) error { coordinators.Close(); return nil })
+	n.coordinators = coordinator.Open(n.set, ctl, n.catalog, schemas, n.locator, coordinator.NewMetrics(n.metrics), n.log)
+	n.onClose("coordinators", func(context.Context) error { n.coordinators.Close(); return nil })
 	return nil
 }
 
@@ -265,6 +302,8 @@ func (n *Node) Wait(ctx context.Context) error {
 		return nil
 	case <-n.store.Fenced():
 		return fmt.Errorf("node %d stops: %w", n.cfg.NodeID, n.store.Err())
+	case <-n.backup.Superseded():
+		return fmt.Errorf("node %d stops: %w", n.cfg.NodeID, n.backup.Err())
 	}
 }
 

@@ -87,8 +87,10 @@ func TestRetryAfterCrash(t *testing.T) {
 		wantValues(t, p, 0, "a", "b", "c")
 		hold.Release(nil)
 		select {
-		case <-lost:
-			t.Fatal("the crashed life answered, although it cannot know")
+		case a := <-lost:
+			if a.err == nil {
+				t.Fatal("the crashed life acknowledged, although it cannot know")
+			}
 		default:
 		}
 	}

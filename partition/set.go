@@ -40,6 +40,9 @@ type Config struct {
 	// Readers is how many batches are checked at the same time, which bounds the memory of
 	// decompression. GOMAXPROCS if zero.
 	Readers int
+	// CheckTable refuses table settings that cannot work here, such as a catalog that does
+	// not exist. Every setting that can be read is taken if nil.
+	CheckTable func(topic string, cfg TableConfig) error
 }
 
 func (c *Config) setDefaults() {
@@ -305,6 +308,18 @@ func (s *Set) Partition(name string, index int32) (*Partition, error) {
 	return t.partitions[index], nil
 }
 
+// CheckConfig reads a topic's configuration and refuses, with ErrInvalidConfig, one that
+// cannot work.
+func (s *Set) CheckConfig(topic string, raw map[string]string) (TopicConfig, error) {
+	cfg, err := ParseTopicConfig(raw)
+	if err == nil && s.cfg.CheckTable != nil {
+		if terr := s.cfg.CheckTable(topic, cfg.Table); terr != nil {
+			err = fmt.Errorf("%w: %w", ErrInvalidConfig, terr)
+		}
+	}
+	return cfg, err
+}
+
 // CreateTopic makes a topic with its partitions, led by this node. Names that no topic can
 // have give ErrInvalidTopicName, as does one that differs from another topic's only in '.'
 // and '_'; also ErrInvalidConfig, ErrInvalidPartitions and metadata.ErrTopicExists.
@@ -319,7 +334,7 @@ func (s *Set) CreateTopic(ctx context.Context, n metadata.NewTopic) (metadata.To
 	if err != nil {
 		return metadata.Topic{}, fmt.Errorf("create topic %s: %w", n.Name, err)
 	}
-	if _, err := ParseTopicConfig(config); err != nil {
+	if _, err := s.CheckConfig(n.Name, config); err != nil {
 		return metadata.Topic{}, fmt.Errorf("create topic %s: %w", n.Name, err)
 	}
 	n.Config = config
@@ -473,7 +488,7 @@ func (s *Set) AlterConfig(ctx context.Context, name string, set map[string]strin
 	for _, k := range removed {
 		delete(whole, k)
 	}
-	cfg, err := ParseTopicConfig(whole)
+	cfg, err := s.CheckConfig(name, whole)
 	if err != nil {
 		return metadata.Topic{}, fmt.Errorf("alter topic %s: %w", name, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -403,5 +404,31 @@ func BenchmarkOpen10000(b *testing.B) {
 	mustAppend(b, n.create(b, "many", 10_000, nil), produced{values: []string{"v"}})
 	for b.Loop() {
 		c.start()
+	}
+}
+
+// Table settings that the node cannot serve are refused when they are set, and only then.
+func TestTableSettingsAreChecked(t *testing.T) {
+	c := newCluster(t)
+	c.cfg.CheckTable = func(topic string, cfg TableConfig) error {
+		if cfg.Catalog != "" {
+			return fmt.Errorf("topic %s: no catalog %q", topic, cfg.Catalog)
+		}
+		return nil
+	}
+	n := c.start()
+	wrong := map[string]string{"table.topic.catalog": "lake"}
+	_, err := n.CreateTopic(t.Context(), metadata.NewTopic{Name: "a", Partitions: 1, Config: wrong})
+	if !errors.Is(err, ErrInvalidConfig) || !strings.Contains(err.Error(), `topic a: no catalog "lake"`) {
+		t.Errorf("create: %v", err)
+	}
+	if _, err := n.CreateTopic(t.Context(), metadata.NewTopic{Name: "a", Partitions: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.AlterConfig(t.Context(), "a", wrong, nil); !errors.Is(err, ErrInvalidConfig) {
+		t.Errorf("alter: %v", err)
+	}
+	if topic, _ := n.Topic("a"); len(topic.Config) != 0 {
+		t.Errorf("configuration is %v after a refusal", topic.Config)
 	}
 }

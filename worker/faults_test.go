@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -616,9 +617,8 @@ func TestTableOfAnotherTopicIsRefused(t *testing.T) {
 	p.topic, p.name, p.epoch, p.logs[0] = uuid.New(), "Events", 0, &memoryLog{}
 	p.start()
 	p.produce(5)
-	if err := sleep(t.Context(), 300*time.Millisecond); err != nil {
-		t.Fatal(err)
-	}
+	says := func(err error) bool { return err != nil && strings.Contains(err.Error(), `that of topic "events"`) }
+	p.wait(func() bool { return says(p.commits.Trouble()) }, func() string { return fmt.Sprintf("the reason, not %v", p.commits.Trouble()) })
 	tab, err := p.load()
 	if err != nil {
 		t.Fatal(err)

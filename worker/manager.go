@@ -49,6 +49,9 @@ func Open(set *partition.Set, ctl control.Log, schemas Schemas, locator catalog.
 		m.mu.Lock()
 		delete(m.workers, t.ID)
 		m.mu.Unlock()
+		if now, ok := set.Topic(t.Name); !ok || now.ID != t.ID {
+			return // deleted; another of the name holds its own records
+		}
 		for i := range int32(len(t.Partitions)) {
 			if p, err := set.Partition(t.Name, i); err == nil {
 				p.Release()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/apache/iceberg-go/table"
+	"github.com/google/uuid"
 
 	"github.com/tabletopic/tabletopic/catalog"
 	catalogsql "github.com/tabletopic/tabletopic/catalog/sql"
@@ -259,6 +260,37 @@ func TestNodeSwitchesTableOnAndOff(t *testing.T) {
 		}
 	}
 	l.stop()
+}
+
+// A topic that is deleted leaves no worker behind; the next of its name begins its own.
+func TestDeletedTopicIsForgotten(t *testing.T) {
+	m := newMachine(t)
+	l := m.start()
+	var ids []uuid.UUID
+	for range 3 {
+		topic, err := l.set.CreateTopic(t.Context(), metadata.NewTopic{Name: "events", Partitions: 2, Config: map[string]string{"table.topic.enable": "true", "table.topic.target.lag.ms": "20"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, topic.ID)
+		if err := l.append(0, event(t, 1)); err != nil {
+			t.Fatal(err)
+		}
+		l.caughtUp()
+		if err := l.set.DeleteTopic(t.Context(), "events"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer l.stop()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for _, id := range ids {
+		for l.workers.Worker(id) != nil {
+			if sleep(ctx, time.Millisecond) != nil {
+				t.Fatalf("topic %s is deleted and has a worker", id)
+			}
+		}
+	}
 }
 
 // BenchmarkDrain converts and commits a million click events of four partitions that are in

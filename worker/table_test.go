@@ -49,6 +49,7 @@ type path struct {
 	schemas map[int32]string // guarded by mu
 
 	running *Worker
+	commits *coordinator.Coordinator // that runs with it
 	stop    func()
 	epoch   int32
 }
@@ -115,6 +116,7 @@ func (p *path) start() {
 		NewShared(0, 0, nil), p.worker, testLog(p.t))
 	wg.Go(func() { _ = p.running.Run(ctx) })
 	c := p.coordinator(p.epoch, p.catalog)
+	p.commits = c
 	wg.Go(func() { _ = c.Run(ctx) })
 	p.stop = func() { cancel(); wg.Wait() }
 }

@@ -26,7 +26,8 @@ type Task interface {
 
 // Keep starts a task with start for each topic of set that has a table, again whenever its
 // table settings or number of partitions change, and ends it with the topic or its table.
-// Off, if it is not nil, is called after the task of a topic whose table was switched off.
+// Off, if it is not nil, is called after the task of a topic that was deleted, or whose table was
+// switched off.
 func Keep(set *partition.Set, log *slog.Logger, start func(metadata.Topic, partition.TopicConfig) (Task, error), off func(metadata.Topic)) *Keeper {
 	ctx, cancel := context.WithCancel(context.Background())
 	k := &keeping{set: set, log: log, start: start, off: off, wanted: map[uuid.UUID]metadata.Topic{}, running: map[uuid.UUID]*kept{}}
@@ -106,6 +107,9 @@ func (k *keeping) loop(ctx context.Context, poke <-chan struct{}) {
 			if _, ok := wanted[id]; !ok {
 				r.end()
 				delete(k.running, id)
+				if k.off != nil {
+					k.off(r.topic)
+				}
 			}
 		}
 		for _, t := range wanted {
