@@ -48,7 +48,8 @@ type TableConfig struct {
 	// lags behind; negative is without end.
 	HoldMax time.Duration
 	// ExpireSnapshots lets the coordinator expire snapshots that are older than ExpireAfter,
-	// all but the last ExpireRetain.
+	// all but the last ExpireRetain. Every commit writes the list of the snapshots anew, so
+	// that unless it is set ExpireAfter is what about 360 commits take.
 	ExpireSnapshots bool
 	ExpireAfter     time.Duration
 	ExpireRetain    int
@@ -105,6 +106,9 @@ func ParseTopicConfig(raw map[string]string) (TopicConfig, error) {
 		if err := k.set(&c, v); err != nil {
 			return TopicConfig{}, fmt.Errorf("%w: %s=%q: %w", ErrInvalidConfig, k.Name, v, err)
 		}
+	}
+	if c.Table.ExpireAfter == 0 {
+		c.Table.ExpireAfter = min(max(360*c.Table.TargetLag, 5*time.Minute), 24*time.Hour)
 	}
 	return c, nil
 }
@@ -392,8 +396,8 @@ func tableKeys() []ConfigKey {
 			only(notYet+": records that cannot be decoded go to the dead letters, all else stops the table until it works", "invalid_data")),
 		key("table.topic.expire.snapshot.enabled", "boolean", "true", "Old snapshots of the table are expired.",
 			boolean(func(c *TopicConfig, v bool) { c.Table.ExpireSnapshots = v })),
-		key("table.topic.expire.snapshot.older.than.hours", "int", "24", "Age from which snapshots are expired.",
-			integer(1, 1<<20, func(c *TopicConfig, n int64) { c.Table.ExpireAfter = time.Duration(n) * time.Hour })),
+		key("table.topic.expire.snapshot.older.than.hours", "int", "0", "Age from which snapshots are expired; 0 keeps about 360: 360 times the target lag, from 5 minutes to a day. Commits take longer with more: about 0.1 ms per snapshot.",
+			integer(0, 1<<20, func(c *TopicConfig, n int64) { c.Table.ExpireAfter = time.Duration(n) * time.Hour })),
 		key("table.topic.expire.snapshot.retain.last", "int", "1", "Number of snapshots that are never expired.",
 			integer(1, math.MaxInt32, func(c *TopicConfig, n int64) { c.Table.ExpireRetain = int(n) })),
 	}

@@ -103,3 +103,23 @@ func FuzzParseTopicConfig(f *testing.F) {
 		}
 	})
 }
+
+// A table with a short lag keeps its snapshots for less long: their number is what commits
+// pay for.
+func TestSnapshotsExpireByLagUnlessToldOtherwise(t *testing.T) {
+	for _, c := range []struct {
+		raw  map[string]string
+		want time.Duration
+	}{
+		{nil, time.Hour},
+		{map[string]string{"table.topic.target.lag.ms": "2000"}, 12 * time.Minute},
+		{map[string]string{"table.topic.target.lag.ms": "100"}, 5 * time.Minute},
+		{map[string]string{"table.topic.target.lag.ms": "3600000"}, 24 * time.Hour},
+		{map[string]string{"table.topic.target.lag.ms": "100", "automq.table.topic.expire.snapshot.older.than.hours": "48"}, 48 * time.Hour},
+	} {
+		cfg, err := ParseTopicConfig(c.raw)
+		if err != nil || cfg.Table.ExpireAfter != c.want {
+			t.Errorf("%v: %s, %v, want %s", c.raw, cfg.Table.ExpireAfter, err, c.want)
+		}
+	}
+}
