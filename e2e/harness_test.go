@@ -43,7 +43,7 @@ func testMain(m *testing.M) int {
 		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
 		return 1
 	}
-	return m.Run()
+	return lab.Main(m)
 }
 
 // environment is the process environment without our own variables, so that nothing but

@@ -72,7 +72,7 @@ func (c *Config) Fields() []Field {
 		{"node-id", &c.NodeID, "id of this node, also the Kafka broker id; a second process with the same id on the same store fences the first"},
 		{"data", &c.Data, "directory for everything that has no URL of its own"},
 		{"object-store", &c.ObjectStore, "where the log lives: file:///DIR or s3://BUCKET/PREFIX?region=…&endpoint=…&path-style=true; file://DATA/objects if empty"},
-		{"metadata", &c.Metadata, "metadata database, sqlite:PATH; sqlite:DATA/metadata.db if empty"},
+		{"metadata", &c.Metadata, "metadata database: sqlite:PATH, or postgres://USER:PASSWORD@HOST:PORT/DATABASE, which several nodes may share; sqlite:DATA/metadata.db if empty"},
 		{"warehouse", &c.Warehouse, "where tables of the built-in catalog live: file:///DIR or s3://BUCKET/PREFIX; OBJECT-STORE/warehouse if empty"},
 		{"kafka", &c.Kafka, "listen address of the Kafka protocol"},
 		{"kafka-advertised", &c.KafkaAdvertised, "HOST:PORT that clients are told to connect to; the listen address if empty"},
@@ -124,9 +124,10 @@ func (c *Config) complete() error {
 		}
 	}
 	local := strings.HasPrefix(c.ObjectStore, "file:")
+	cluster := strings.HasPrefix(c.Metadata, "postgres")
 	if c.WAL == "" {
 		c.WAL = "s3"
-		if local {
+		if local && !cluster {
 			c.WAL = "file"
 		}
 	}
@@ -135,6 +136,7 @@ func (c *Config) complete() error {
 		check(c.NodeID >= 0 && c.NodeID < 1<<31, "node-id %d: want 0 to 2147483647", c.NodeID),
 		check(c.WAL == "s3" || c.WAL == "file", "wal %q: want s3 or file", c.WAL),
 		check(c.WAL == "s3" || local, "wal file: a log in local files does not survive this machine, and the object store does: use wal s3 with %s", c.ObjectStore),
+		check(c.WAL == "s3" || !cluster, "wal file: no other node of a cluster could recover it: use wal s3 with a PostgreSQL metadata database"),
 		address("kafka", c.Kafka),
 		address("http", c.HTTP),
 		check(c.KafkaAdvertised == "" || address("", c.KafkaAdvertised) == nil, "kafka-advertised %q: want HOST:PORT", c.KafkaAdvertised),

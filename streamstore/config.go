@@ -1,6 +1,7 @@
 package streamstore
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -77,6 +78,10 @@ type Config struct {
 	MajorInterval time.Duration
 	// MajorBytes is how much data a composite object links at most. 10 GiB if zero.
 	MajorBytes int64
+	// Settled returns when metadata as it was at the call survives the loss of its database.
+	// WALs are trimmed, and objects deleted, only after it: a database that is restored then
+	// still finds what it names. At once if nil.
+	Settled func(ctx context.Context) error
 	// DeleteGrace is how long an object that nothing names is kept for readers that still
 	// know it. 10 min if zero.
 	DeleteGrace time.Duration

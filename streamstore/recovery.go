@@ -77,6 +77,9 @@ func (s *Store) recoverWALs(ctx context.Context, earlier []WALState, by nonce, h
 		if err != nil {
 			return fmt.Errorf("retire WAL of epoch %d: %w", w.Epoch, err)
 		}
+		if s.cfg.Settled != nil {
+			continue // the sweep removes it, when the recovery is settled
+		}
 		if err := readers[i].remove(ctx); err != nil {
 			s.log.Warn("recovered WAL not removed, it only takes space", "wal_epoch", w.Epoch, "error", err)
 		}
@@ -172,6 +175,9 @@ func (r *recovery) flush(ctx context.Context) error {
 // recovery may have died before it deleted, and a zombie may have written above its
 // fence. Fences stay.
 func (s *Store) sweepWALs(ctx context.Context) error {
+	if err := s.settled(ctx); err != nil {
+		return err
+	}
 	for after := ""; ; {
 		page, err := s.bucket.List(ctx, fmt.Sprintf("%s%d/", walPrefix, s.node.ID), after)
 		if err != nil {

@@ -92,6 +92,7 @@ func Open(ctx context.Context, cfg Config, id NodeID, bucket objectstore.Bucket,
 	s.reader = newReader(run, cfg, bucket, objects, &s.work, s.metrics)
 	s.work.Go(func() { s.wal.run(run) })
 	s.work.Go(func() { s.upload.run(run) })
+	s.work.Go(func() { s.upload.trim(run) })
 	s.work.Go(func() { s.compact.run(run) })
 	if cfg.CleanInterval > 0 {
 		s.work.Go(func() { s.cleanLoop(run) })
@@ -330,6 +331,9 @@ func (s *Store) Clean(ctx context.Context) (int, error) {
 	for {
 		refs, err := s.objects.DeletableObjects(ctx, s.node, s.cfg.DeleteGrace, page)
 		if err != nil || len(refs) == 0 {
+			return total, err
+		}
+		if err := s.settled(ctx); err != nil {
 			return total, err
 		}
 		keys := make([]string, len(refs))

@@ -16,17 +16,20 @@ import (
 const prepareTTL = time.Hour
 
 // An uploader moves the log cache's blocks to objects. It writes several blocks at a time
-// and commits them in order, each together with the WAL mark that it allows; only then it
-// trims the WAL.
+// and commits them in order, each together with the WAL mark that it allows; only then the
+// WAL is trimmed.
 type uploader struct {
 	s       *Store
 	wake    chan struct{} // cap 1
 	forced  atomic.Bool   // archive the active block, whatever its size
 	stopped chan struct{} // closed when run has returned
+
+	mark   atomic.Uint64 // the WAL may be trimmed below this …
+	marked chan struct{} // … which trim learns here; cap 1
 }
 
 func newUploader(s *Store) *uploader {
-	return &uploader{s: s, wake: make(chan struct{}, 1), stopped: make(chan struct{})}
+	return &uploader{s: s, wake: make(chan struct{}, 1), stopped: make(chan struct{}), marked: make(chan struct{}, 1)}
 }
 
 func (u *uploader) signal() {
@@ -106,7 +109,7 @@ func (u *uploader) run(ctx context.Context) {
 	}
 }
 
-// commit makes the objects of a task visible, then trims the WAL. The order matters:
+// commit makes the objects of a task visible, then lets the WAL be trimmed. The order matters:
 // what metadata has not recorded must stay in the WAL.
 func (u *uploader) commit(ctx context.Context, t *uploadTask) error {
 	if t.err != nil {
@@ -127,11 +130,41 @@ func (u *uploader) commit(ctx context.Context, t *uploadTask) error {
 	}
 	u.s.wal.release(t.block.bytes)
 	if !early {
-		if err := u.s.device.trim(ctx, t.upload.WALMark); err != nil && ctx.Err() == nil {
-			u.s.log.Warn("WAL not trimmed, the next upload tries again", "error", err)
+		u.mark.Store(t.upload.WALMark)
+		select {
+		case u.marked <- struct{}{}:
+		default:
 		}
 	}
 	return nil
+}
+
+// trim deletes what the WAL need not keep, when the commits that allow it are settled, until
+// ctx ends. Uploads do not wait for it.
+func (u *uploader) trim(ctx context.Context) {
+	for {
+		select {
+		case <-u.marked:
+		case <-ctx.Done():
+			return
+		}
+		mark := u.mark.Load()
+		err := u.s.settled(ctx)
+		if err == nil {
+			err = u.s.device.trim(ctx, mark)
+		}
+		if err != nil && ctx.Err() == nil {
+			u.s.log.Warn("WAL not trimmed, the next upload tries again", "error", err)
+		}
+	}
+}
+
+// settled returns when what metadata does not name any more may be deleted.
+func (s *Store) settled(ctx context.Context) error {
+	if s.cfg.Settled == nil || invariant.Off("delete-settled") {
+		return nil
+	}
+	return s.cfg.Settled(ctx)
 }
 
 // flush archives what the cache holds and returns when it is committed.

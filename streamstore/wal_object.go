@@ -19,7 +19,7 @@ type objectWAL struct {
 	node    Node
 	nonce   nonce
 	log     *slog.Logger
-	trimmed uint64 // objects below are deleted; used by the upload loop alone
+	trimmed uint64 // objects below are deleted; used by the loop that trims alone
 }
 
 // write creates the object of seq. An outcome that is not known is tried again: to skip it

@@ -34,6 +34,10 @@ import (
 type Config struct {
 	// Name tells catalogs in one database apart. "tabletopic" if empty.
 	Name string
+	// Durable is called after each change, before it is answered, and returns when the change
+	// survives the loss of the database. If it fails the change was made and its outcome is
+	// unknown. At once if nil.
+	Durable func(ctx context.Context) error
 	// Warehouse is the location below which tables get theirs: <warehouse>/<namespace>/<table>.
 	Warehouse string
 }
@@ -85,13 +89,17 @@ func Open(ctx context.Context, db *sql.DB, locator catalog.Locator, cfg Config) 
 	if _, _, err := locator.Resolve(ctx, cfg.Warehouse+"/t"); err != nil {
 		return nil, fmt.Errorf("warehouse %q: %w", cfg.Warehouse, err)
 	}
+	c := &Catalog{db: db, locator: locator, cfg: cfg, cache: cache{byLocation: map[string]table.Metadata{}}}
 	for _, statement := range layout {
-		if _, err := db.ExecContext(ctx, statement); err != nil {
+		if _, err := c.change(ctx, statement); err != nil {
 			return nil, fmt.Errorf("create catalog tables: %w", err)
 		}
 	}
-	return &Catalog{db: db, locator: locator, cfg: cfg, cache: cache{byLocation: map[string]table.Metadata{}}}, nil
+	return c, nil
 }
+
+// Layout returns the statements that make the catalog's tables, if a database lacks them.
+func Layout() []string { return slices.Clone(layout) }
 
 // Warehouse is the location below which new tables are made.
 func (c *Catalog) Warehouse() string { return c.cfg.Warehouse }
@@ -204,10 +212,18 @@ func (c *Catalog) swap(ctx context.Context, id table.Identifier, from, to string
 // maxTries is how often a statement that concurrent ones made fail is tried.
 const maxTries = 20
 
-// exec runs a statement that changes rows or does not. PostgreSQL may refuse one because of
-// others at the same time; it has changed nothing then, and sees what they did when it is
-// tried again.
+// exec runs a statement that changes rows or does not.
 func (c *Catalog) exec(ctx context.Context, statement string, args ...any) (bool, error) {
+	changed, err := c.change(ctx, statement, args...)
+	if err != nil || !changed || c.cfg.Durable == nil || invariant.Off("sql-durable") {
+		return changed, err
+	}
+	return true, c.cfg.Durable(ctx)
+}
+
+// change is exec without the wait. PostgreSQL may refuse a statement because of others at the
+// same time; it has changed nothing then, and sees what they did when it is tried again.
+func (c *Catalog) change(ctx context.Context, statement string, args ...any) (bool, error) {
 	for try := 1; ; try++ {
 		result, err := c.db.ExecContext(ctx, statement, args...)
 		if err == nil {

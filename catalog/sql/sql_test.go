@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"modernc.org/sqlite"
 
+	"github.com/tabletopic/tabletopic/catalog"
 	"github.com/tabletopic/tabletopic/catalog/catalogtest"
 	"github.com/tabletopic/tabletopic/internal/lab"
 	"github.com/tabletopic/tabletopic/objectstore"
@@ -105,6 +106,42 @@ func TestDropNamespaceMeetsCreateTable(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A change is answered when it is durable; if that fails nobody may take it for undone.
+func TestChangesAreDurableBeforeTheAnswer(t *testing.T) {
+	store := catalogtest.Store{Prefix: "file:///w/", Bucket: objectstore.NewMemory()}
+	c := open(t, sqliteEngine(t), store)
+	var durable error
+	calls := 0
+	c.cfg.Durable = func(context.Context) error { calls++; return durable }
+	id := table.Identifier{"n", "t"}
+	if err := c.CreateNamespace(t.Context(), id[:1], nil); err != nil || calls != 1 {
+		t.Fatalf("create namespace: %v, durable after %d calls, want 1", err, calls)
+	}
+	schema := iceberg.NewSchema(0, iceberg.NestedField{ID: 1, Name: "id", Type: iceberg.PrimitiveTypes.Int64})
+	meta, err := table.NewMetadata(schema, iceberg.UnpartitionedSpec, table.UnsortedSortOrder, "file:///w/house/t", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, err := c.insert(t.Context(), id, meta)
+	if err != nil || calls != 2 {
+		t.Fatalf("create table: %v, durable after %d calls, want 2", err, calls)
+	}
+	updates := []table.Update{table.NewSetPropertiesUpdate(iceberg.Properties{"a": "b"})}
+	if _, err := c.replace(t.Context(), base, updates); err != nil || calls != 3 {
+		t.Fatalf("commit: %v, durable after %d calls, want 3", err, calls)
+	}
+	if _, err := c.replace(t.Context(), base, updates); !errors.Is(err, catalog.ErrCommitConflict) || calls != 3 {
+		t.Fatalf("a commit that lost: %v, durable after %d calls, want 3", err, calls)
+	}
+	if base, err = c.Load(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	durable = errors.New("the bucket is away")
+	if _, err := c.replace(t.Context(), base, updates); !errors.Is(err, catalog.ErrCommitUnknown) || !errors.Is(err, durable) {
+		t.Fatalf("commit that is not durable: %v, want %v", err, catalog.ErrCommitUnknown)
+	}
 }
 
 // What the layout has no room for is refused on every engine.

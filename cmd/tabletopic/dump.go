@@ -26,7 +26,7 @@ func newDump() *cobra.Command {
 		Use:   "dump FILE|URL",
 		Short: "Print a persisted object, annotated",
 		Long: `Dump prints what an object of the log holds: a write-ahead log object or segment, a stream
-object, a stream set object, a composite object, the value of a control event or a checkpoint that was saved to a
+object, a stream set object, a snapshot of the metadata, a composite object, the value of a control event or a checkpoint that was saved to a
 file; or what a table's metadata file says of its topic. FILE is a local path; URL is file:///…
 or s3://BUCKET/KEY?region=…&endpoint=…&path-style=true, with credentials of the AWS chain.`,
 		Example: `  tabletopic dump tabletopic-data/wal/1/3/00000000000000000000.wal
@@ -87,6 +87,10 @@ func dump(w io.Writer, data []byte) error {
 		return control.Dump(w, data)
 	case bytes.HasPrefix(data, []byte("TTSR")):
 		return metadata.DumpRanges(w, data)
+	case bytes.HasPrefix(data, []byte("TMSN")):
+		return metadata.DumpSnapshot(w, data)
+	case bytes.HasPrefix(data, []byte("TGEN")):
+		return metadata.DumpGeneration(w, data)
 	case bytes.HasPrefix(data, []byte("{")):
 		meta, err := table.ParseMetadataBytes(data)
 		if err != nil {
