@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -126,6 +127,7 @@ func (r *streams) replaceRanges(sources map[streamstore.ObjectID]*compactionSour
 		ids = append(ids, id)
 	}
 	slices.Sort(ids) // every transaction locks streams in the same order
+	take := takeRangesOf(sources)
 	indexed := make(map[streamstore.ObjectID]int64)
 	for _, id := range ids {
 		row, err := r.read(id)
@@ -136,7 +138,7 @@ func (r *streams) replaceRanges(sources map[streamstore.ObjectID]*compactionSour
 			return nil, err
 		}
 		slices.SortFunc(now[id], func(a, b streamstore.ObjectRange) int { return cmp.Compare(a.Start, b.Start) })
-		before, err := r.rangesIn(id, now[id][0].Start, now[id][len(now[id])-1].End, sources)
+		before, err := r.takeRanges(take, id, now[id][0].Start, now[id][len(now[id])-1].End)
 		if err != nil {
 			return nil, err
 		}
@@ -144,9 +146,6 @@ func (r *streams) replaceRanges(sources map[streamstore.ObjectID]*compactionSour
 			return nil, fmt.Errorf("stream %d from %d on: the sources hold %v, the results %v: %w", id, row.Start, before, now[id], streamstore.ErrConflict)
 		}
 		for _, b := range before {
-			if err := r.change(`DELETE FROM object_range WHERE stream = $1 AND start_offset = $2`, id, b.Start); err != nil {
-				return nil, err
-			}
 			sources[b.ID].replaced++
 		}
 		for _, n := range now[id] {
@@ -162,9 +161,10 @@ func (r *streams) replaceRanges(sources map[streamstore.ObjectID]*compactionSour
 	return indexed, nil
 }
 
-// rangesIn returns the ranges of a stream between start and end that sources hold.
-func (r *streams) rangesIn(id streamstore.StreamID, start, end int64, sources map[streamstore.ObjectID]*compactionSource) ([]streamstore.ObjectRange, error) {
-	s, err := r.stmt(`SELECT start_offset, end_offset, object FROM object_range WHERE stream = $1 AND end_offset > $2 AND start_offset < $3 ORDER BY start_offset`)
+// takeRanges removes the ranges of a stream between start and end that sources hold from the
+// index, and returns them by offset.
+func (r *streams) takeRanges(query string, id streamstore.StreamID, start, end int64) ([]streamstore.ObjectRange, error) {
+	s, err := r.stmt(query)
 	if err != nil {
 		return nil, err
 	}
@@ -179,11 +179,20 @@ func (r *streams) rangesIn(id streamstore.StreamID, start, end int64, sources ma
 		if err := rows.Scan(&o.Start, &o.End, &o.ID); err != nil {
 			return nil, err
 		}
-		if sources[o.ID] != nil {
-			found = append(found, o)
-		}
+		found = append(found, o)
 	}
+	slices.SortFunc(found, func(a, b streamstore.ObjectRange) int { return cmp.Compare(a.Start, b.Start) })
 	return found, rows.Err()
+}
+
+// takeRangesOf is the statement of takeRanges for these sources.
+func takeRangesOf(sources map[streamstore.ObjectID]*compactionSource) string {
+	ids := []string{"0"} // no object's id: all sources may be gone
+	for id := range sources {
+		ids = append(ids, strconv.FormatInt(int64(id), 10))
+	}
+	return `DELETE FROM object_range WHERE stream = $1 AND end_offset > $2 AND start_offset < $3
+		AND object IN (` + strings.Join(ids, ",") + `) RETURNING start_offset, end_offset, object`
 }
 
 // putResults records the results as committed, or as destroyed when no range of theirs is left.

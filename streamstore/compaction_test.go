@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -418,4 +419,82 @@ func TestCompactionOvertaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.wantObjects(2)
+}
+
+// Two nodes compact what each has: the one the stream set objects that it wrote, though the
+// streams have moved; the other the stream objects of the streams that it has now. What one
+// of them commits first the other does not undo.
+func TestCompactionOfMovedStreams(t *testing.T) {
+	e := newEnv(t)
+	open := func(id NodeID) *Store {
+		s, err := Open(context.Background(), e.compacting(), id, e.bucket, e.meta, e.meta, newEnvLog())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.abandon)
+		return s
+	}
+	one, two := open(1), open(2)
+	streams := e.create(one, 2, 1)
+	var want []string
+	add := func(s *Store, size int) {
+		more := numbered(fmt.Sprint(len(want)), 4, size)
+		want = append(want, more...)
+		for _, st := range streams {
+			appendAll(t, st, more...)
+		}
+		upload(t, s)
+	}
+	for range 3 {
+		add(one, 100)
+	}
+	if err := one.CloseStreams(context.Background(), streams); err != nil {
+		t.Fatal(err)
+	}
+	streams = e.reopen(two, OpenRequest{streams[0].id, 2}, OpenRequest{streams[1].id, 2})
+	for range 3 {
+		add(two, 3000)
+	}
+	compact(t, two)
+	compact(t, one)
+	compact(t, two)
+	for _, st := range streams {
+		ranges := e.objectsOf(st)
+		if got := kinds(ranges); !slices.Equal(got, []ObjectKind{KindStreamSet, KindComposite}) {
+			t.Fatalf("stream %d lies in objects of kinds %v", st.id, got)
+		}
+		if got := readAll(t, st); !slices.Equal(got, want) {
+			t.Fatalf("stream %d holds %d batches, want %d", st.id, len(got), len(want))
+		}
+	}
+}
+
+// Offsets may be sparse and far apart, and are 64 bits wide everywhere.
+func TestCompactionOfSparseOffsets(t *testing.T) {
+	e := newEnv(t)
+	s := e.open(e.compacting())
+	streams := e.create(s, 2, 1)
+	for range 3 {
+		for _, st := range streams {
+			for range 3 {
+				done := make(chan error, 1)
+				if _, err := st.Append(context.Background(), RecordBatch{Count: math.MaxInt32, MaxTimestamp: -1, Payload: make([]byte, 1000)}, func(err error) { done <- err }); err != nil {
+					t.Fatal(err)
+				}
+				if err := <-done; err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		upload(t, s)
+	}
+	compact(t, s)
+	for _, st := range streams {
+		if got := e.objectsOf(st); len(got) != 1 || got[0].End != 9*math.MaxInt32 {
+			t.Fatalf("stream lies in %v", got)
+		}
+		if got := readAll(t, st); len(got) != 9 {
+			t.Fatalf("%d batches, want 9", len(got))
+		}
+	}
 }

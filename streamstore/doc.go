@@ -23,6 +23,10 @@
 //	upload    logcache.go archives a block by size or age → upload.go run: prepare ids → putBlock →
 //	          CommitUpload, which makes the objects visible and moves the WAL's mark in one
 //	          transaction → trim the WAL → the block may be evicted.
+//	compact   compaction.go run: compaction_plan.go groupSets, groupSmall and groupLinks decide what
+//	          goes together → compaction_write.go reads it, checks it and writes it anew, or a
+//	          composite links it → CommitCompaction, which puts the results in the place of the
+//	          sources in one transaction → after DeleteGrace store.go Clean deletes the sources.
 //	fetch     stream.go Fetch → logcache.go read, or reader.go read: metadata names the object, its
 //	          index the block, each kept in a cache; neighbours are read ahead.
 //	recovery  store.go Open → RegisterNode raises the epoch → recovery.go recoverWALs: fence, read
@@ -43,11 +47,11 @@
 // # Bounds
 //
 // LogCacheBytes bounds all appended data in memory, whole buffers counted; BlockCacheBytes and half as much
-// again bound what reads of objects hold; IndexCacheBytes the indexes. Recovery holds
-// UploadBytes and a few bulks.
+// again bound what reads of objects hold; IndexCacheBytes the indexes; CompactionBytes what
+// compaction holds. Recovery holds UploadBytes and a few bulks.
 //
 // # Formats
 //
-// wal_format.go and object_format.go draw what is stored, keys.go names it; [DumpWAL] and
-// [DumpObject] print it.
+// wal_format.go, object_format.go and composite_format.go draw what is stored, keys.go names
+// it; [DumpWAL], [DumpObject] and [DumpComposite] print it.
 package streamstore

@@ -10,7 +10,7 @@ import (
 // Keys of a bucket.
 //
 //	wal/<node>/<node epoch, 16 hex>/<sequence, 16 hex>   WAL bulks and fences; sorted by sequence
-//	data/<hh>/<object id, 16 hex>                        stream objects and stream set objects
+//	data/<hh>/<object id, 16 hex>                        stream objects, stream set objects, composite objects
 //
 // <hh> is the reversed low byte of the id, so that objects written together spread over
 // 256 prefixes.
@@ -42,7 +42,7 @@ func parseWALKey(key string) (node NodeID, epoch int64, seq uint64, ok bool) {
 	return NodeID(n), int64(e), s, true
 }
 
-// ObjectKey is the key of a stream object or stream set object.
+// ObjectKey is the key of a data object of any kind.
 func ObjectKey(id ObjectID) string {
 	return fmt.Sprintf("%s%02x/%016x", dataPrefix, bits.Reverse8(uint8(id)), uint64(id))
 }
