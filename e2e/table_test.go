@@ -312,3 +312,34 @@ func TestOutputJSON(t *testing.T) {
 		}
 	}
 }
+
+// A command that waits for records says that the server is gone, and goes on when it is back.
+func TestConsumeOutlivesTheServer(t *testing.T) {
+	s := startServer(t)
+	s.createTopic("a", 1, time.Second)
+	printed := &logBuffer{}
+	cmd := exec.Command(binary, "consume", "a", "--follow", "--bootstrap", s.kafka, "--http", s.http)
+	cmd.Env = environment()
+	cmd.Stdout, cmd.Stderr = printed, printed
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
+	says := func(what string) {
+		t.Helper()
+		eventually(t, 30*time.Second, "consume says "+what, func() error {
+			if out := printed.String(); !strings.Contains(out, what) {
+				return errors.New(out)
+			}
+			return nil
+		})
+	}
+	produceAll(t, s, "a", []byte("first"))
+	says("first")
+	s.kill()
+	says("is gone")
+	s.start()
+	produceAll(t, s, "a", []byte("second"))
+	says("is back")
+	says("second")
+}

@@ -3,6 +3,7 @@ package worker
 import (
 	"bytes"
 	"context"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -29,6 +30,79 @@ func TestVerifyCountsRowsOfOtherWriters(t *testing.T) {
 	p.committed()
 	if r := p.verify(); !r.OK() || r.Others != 6 || r.Partitions[0].Rows != 20 {
 		t.Errorf("report %+v, want 6 rows of others and 20 of the log", r)
+	}
+}
+
+// A column that another writer adds while our commit is on its way stays, through that
+// commit and through the columns that we add ourselves (A19).
+func TestColumnOfAnotherWriterStays(t *testing.T) {
+	p := newPath(t, 1)
+	p.schemas[2] = wideSchema
+	p.catalog.fault = func(n int) fault {
+		if n == 1 {
+			p.foreignColumn("region")
+		}
+		return faultNone
+	}
+	p.start()
+	for range 3 {
+		p.produce(5)
+		p.committed()
+	}
+	p.logs[0].append(t, encode(t, 2, wideSchema, map[string]any{"id": int64(5), "extra": "x", "name": nil}))
+	tab := p.committed()
+	for _, name := range []string{"region", "extra"} {
+		if _, ok := tab.Schema().FindFieldByName(name); !ok {
+			t.Errorf("the table has lost column %s: %v", name, tab.Schema())
+		}
+	}
+	p.exact(16, 0)
+}
+
+// foreignColumn adds a column as ALTER TABLE does.
+func (p *path) foreignColumn(name string) {
+	p.t.Helper()
+	tab, err := p.load()
+	if err != nil {
+		p.t.Error(err)
+		return
+	}
+	fields := append(slices.Clone(tab.Schema().Fields()), iceberg.NestedField{ID: tab.Metadata().LastColumnID() + 1, Name: name, Type: iceberg.PrimitiveTypes.String})
+	if _, err := p.catalog.Catalog.Commit(context.Background(), tab, catalog.Commit{Schema: iceberg.NewSchema(tab.Schema().ID+1, fields...)}); err != nil {
+		p.t.Error(err)
+	}
+}
+
+// Records of several schemas that are committed together are there once, wherever the
+// process dies: a commit is one whatever the number of schemas in it (A13).
+func TestSchemasOfOneRoundAreOneCommit(t *testing.T) {
+	for _, f := range []fault{faultApplied, faultLost} {
+		p := newPath(t, 2)
+		p.schemas[2] = wideSchema
+		for _, l := range p.logs {
+			for range 3 {
+				l.append(t, event(t, 1))
+				l.append(t, encode(t, 2, wideSchema, map[string]any{"id": int64(5), "extra": "x", "name": nil}))
+			}
+		}
+		reached := make(chan struct{}, 1)
+		p.catalog.fault = func(int) fault {
+			select {
+			case reached <- struct{}{}:
+			default:
+			}
+			return f
+		}
+		p.start()
+		<-reached
+		p.crash()
+		p.catalog.mu.Lock()
+		p.catalog.fault = nil
+		p.catalog.mu.Unlock()
+		p.start()
+		p.committed()
+		p.exact(12, 0)
+		p.crash()
 	}
 }
 

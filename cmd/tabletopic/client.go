@@ -10,7 +10,9 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -40,7 +42,26 @@ func (s *server) kafka(opts ...kgo.Opt) (*kgo.Client, error) {
 		return nil, s.unreachable(s.bootstrap, "--bootstrap", err)
 	}
 	conn.Close()
-	return kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(s.bootstrap)}, opts...)...)
+	return kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(s.bootstrap), kgo.WithHooks(&outage{address: s.bootstrap, say: os.Stderr})}, opts...)...)
+}
+
+// outage says once that the server is gone, which the client waits out, and once that it
+// is back.
+type outage struct {
+	address string
+	say     io.Writer
+	gone    atomic.Bool
+}
+
+// OnBrokerConnect implements kgo.HookBrokerConnect.
+func (o *outage) OnBrokerConnect(_ kgo.BrokerMetadata, _ time.Duration, _ net.Conn, err error) {
+	switch {
+	case errors.Is(err, context.Canceled):
+	case err != nil && o.gone.CompareAndSwap(false, true):
+		fmt.Fprintf(o.say, "tabletopic: the server at %s is gone (%v): waiting for it, Ctrl-C ends\n", o.address, err)
+	case err == nil && o.gone.CompareAndSwap(true, false):
+		fmt.Fprintf(o.say, "tabletopic: the server at %s is back\n", o.address)
+	}
 }
 
 func (s *server) admin() (*kadm.Client, error) {

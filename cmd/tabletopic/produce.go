@@ -70,6 +70,9 @@ as a number, decimals as number or text; fields with a default may be left out.`
 		if errors.Is(err, kerr.UnknownTopicOrPartition) {
 			return kafkaError("produce to", args[0], err, "")
 		}
+		if errors.Is(err, context.Canceled) {
+			return errors.New("interrupted: records that are not counted may have been stored")
+		}
 		return err
 	}
 	return cmd
