@@ -66,6 +66,10 @@ func (b *Broker) metadataOf(ctx context.Context, r *request, want kmsg.MetadataR
 	}
 	t, ok := b.set.Topic(*want.Topic)
 	if !ok && !create {
+		// Another node of the cluster may lead it; then it is there, and not here.
+		if there, err := b.meta.TopicExists(ctx, *want.Topic); err == nil && there {
+			return fail(kerr.LeaderNotAvailable)
+		}
 		return fail(kerr.UnknownTopicOrPartition)
 	}
 	if !ok {

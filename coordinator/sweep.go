@@ -43,8 +43,9 @@ type SweepLog interface {
 // Run sweeps the control partitions that this node leads now and then, until ctx ends.
 func (s *Sweeper) Run(ctx context.Context, set *partition.Set, every time.Duration) {
 	for sleep(ctx, every) == nil {
+		own, _ := set.Internal(control.TopicName)
 		for i := range int32(s.Log.Partitions()) {
-			if _, err := set.Partition(control.TopicName, i); err != nil {
+			if _, err := set.Partition(own.Name, i); err != nil {
 				continue // another node leads it
 			}
 			if err := s.Sweep(ctx, i, time.Now()); err != nil && ctx.Err() == nil {

@@ -185,6 +185,15 @@ func (t *tx) topicID(name string) (uuid.UUID, error) {
 	return uuid.Parse(id)
 }
 
+// TopicExists reports whether a node of the cluster has a topic of that name.
+func (s *Store) TopicExists(ctx context.Context, name string) (bool, error) {
+	var n int
+	if err := s.readers.QueryRowContext(ctx, `SELECT count(*) FROM topic WHERE name = $1`, name).Scan(&n); err != nil {
+		return false, fmt.Errorf("look for topic %s: %w", name, err)
+	}
+	return n > 0, nil
+}
+
 // Topics returns all topics by name.
 func (s *Store) Topics(ctx context.Context) ([]Topic, error) {
 	// One transaction, for topics, partitions and settings of one moment.

@@ -89,18 +89,12 @@ func PartitionOf(group string, partitions int) int32 {
 
 // Ensure creates __consumer_offsets if it is missing and returns its number of partitions.
 func (m *Manager) Ensure(ctx context.Context) (int, error) {
-	t, ok := m.set.Topic(Topic)
-	if ok {
+	if t, ok := m.set.Internal(Topic); ok {
 		return len(t.Partitions), nil
 	}
-	t, err := m.set.CreateTopic(ctx, metadata.NewTopic{Name: Topic, Partitions: m.cfg.Partitions, Internal: true, Config: map[string]string{
+	t, err := m.set.EnsureInternal(ctx, metadata.NewTopic{Name: Topic, Partitions: m.cfg.Partitions, Config: map[string]string{
 		"cleanup.policy": "compact", "max.message.bytes": strconv.Itoa(16 << 20),
 	}})
-	if errors.Is(err, metadata.ErrTopicExists) { // by another request a moment ago
-		if t, ok = m.set.Topic(Topic); ok {
-			return len(t.Partitions), nil
-		}
-	}
 	if err != nil {
 		return 0, fmt.Errorf("create %s: %w", Topic, err)
 	}
@@ -136,7 +130,8 @@ func (m *Manager) open(ctx context.Context, index int32) (*shard.Shard[*State], 
 			return s.shard, nil
 		}
 	}
-	p, err := m.set.Partition(Topic, index)
+	own, _ := m.set.Internal(Topic)
+	p, err := m.set.Partition(own.Name, index)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNotCoordinator, err)
 	}
@@ -266,7 +261,7 @@ func (m *Manager) List(ctx context.Context, states []string) ([]kmsg.ListGroupsR
 
 // each calls fn for the shard of every partition, opening those that are not open yet.
 func (m *Manager) each(ctx context.Context, fn func(*shard.Shard[*State]) error) error {
-	t, ok := m.set.Topic(Topic)
+	t, ok := m.set.Internal(Topic)
 	if !ok {
 		return nil
 	}

@@ -15,26 +15,19 @@ import (
 // Topic is the control log on the internal topic.
 type Topic struct {
 	set        *partition.Set
+	name       string
 	partitions int
 }
 
 // OpenTopic makes the control topic with n partitions if there is none. Its retention is
 // without end: what is no longer needed is trimmed by the coordinators.
 func OpenTopic(ctx context.Context, set *partition.Set, n int) (*Topic, error) {
-	t, ok := set.Topic(TopicName)
-	if !ok {
-		var err error
-		t, err = set.CreateTopic(ctx, metadata.NewTopic{Name: TopicName, Partitions: n, Internal: true,
-			Config: map[string]string{"retention.ms": "-1", "retention.bytes": "-1"}})
-		if errors.Is(err, metadata.ErrTopicExists) {
-			if t, ok = set.Topic(TopicName); !ok {
-				return nil, fmt.Errorf("open control log: %w", err)
-			}
-		} else if err != nil {
-			return nil, fmt.Errorf("open control log: %w", err)
-		}
+	t, err := set.EnsureInternal(ctx, metadata.NewTopic{Name: TopicName, Partitions: n,
+		Config: map[string]string{"retention.ms": "-1", "retention.bytes": "-1"}})
+	if err != nil {
+		return nil, fmt.Errorf("open control log: %w", err)
 	}
-	return &Topic{set, len(t.Partitions)}, nil
+	return &Topic{set, t.Name, len(t.Partitions)}, nil
 }
 
 // Partitions returns the number of partitions.
@@ -42,7 +35,7 @@ func (t *Topic) Partitions() int { return t.partitions }
 
 // Append implements Log.
 func (t *Topic) Append(ctx context.Context, topic uuid.UUID, events ...Event) error {
-	p, err := t.set.Partition(TopicName, Partition(topic, t.partitions))
+	p, err := t.set.Partition(t.name, Partition(topic, t.partitions))
 	if err != nil {
 		return err
 	}
@@ -76,7 +69,7 @@ func (t *Topic) Append(ctx context.Context, topic uuid.UUID, events ...Event) er
 
 // Tail implements Log.
 func (t *Topic) Tail(topic uuid.UUID) (Tail, error) {
-	p, err := t.set.Partition(TopicName, Partition(topic, t.partitions))
+	p, err := t.set.Partition(t.name, Partition(topic, t.partitions))
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +168,7 @@ func scanEvents(ctx context.Context, p *partition.Partition, from int64, parts *
 // be read at once, and returns the offset that follows. The first call may begin below the
 // log: it begins at its start.
 func (t *Topic) Scan(ctx context.Context, index int32, from int64, fn func(topic uuid.UUID, offset int64, e Event) error) (next int64, err error) {
-	p, err := t.set.Partition(TopicName, index)
+	p, err := t.set.Partition(t.name, index)
 	if err != nil {
 		return from, err
 	}
@@ -192,7 +185,7 @@ func (t *Topic) Scan(ctx context.Context, index int32, from int64, fn func(topic
 
 // Trim removes the events of a control partition below offset.
 func (t *Topic) Trim(ctx context.Context, index int32, offset int64) error {
-	p, err := t.set.Partition(TopicName, index)
+	p, err := t.set.Partition(t.name, index)
 	if err != nil {
 		return err
 	}
