@@ -81,7 +81,7 @@ func sqliteDSN(path string, memory bool) string {
 // the others waiting: the server ends its transaction, and with it the lock.
 var postgresSettings = map[string]string{
 	"application_name":                    "tabletopic",
-	"lock_timeout":                        "10s",
+	"lock_timeout":                        "20s",
 	"idle_in_transaction_session_timeout": "10s",
 	"tcp_keepalives_idle":                 "10",
 	"tcp_keepalives_interval":             "5",
