@@ -65,6 +65,9 @@ func (c *Coordinator) commit(ctx context.Context, cm *Commit) (snapshot int64, e
 			c.metrics.conflicts.Inc()
 			c.log.Info("commit conflict: another change came first; trying again on top of it", "commit_id", cm.ID, "attempt", attempt+1)
 		case errors.Is(err, catalog.ErrCommitUnknown):
+			if ctx.Err() != nil {
+				return 0, context.Cause(ctx) // the next coordinator reads the table
+			}
 			c.metrics.unknowns.Inc()
 			c.log.Warn("commit outcome unknown: reading the table until it is", "commit_id", cm.ID, "attempt", attempt+1, "error", err)
 		default:

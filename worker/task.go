@@ -183,6 +183,9 @@ func (w *Worker) journal(ctx context.Context, table uuid.UUID, names ...string) 
 		if err == nil {
 			return nil
 		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		w.log.Warn("journal file name: trying again", "error", err)
 		if err := sleep(ctx, w.cfg.Retry); err != nil {
 			return err
@@ -626,6 +629,9 @@ func (w *Worker) sealLane(l *lane) {
 			close(after)
 		}
 		out, err := w.write(g.ctx, l, f.File)
+		if g.ctx.Err() != nil {
+			return
+		}
 		if err != nil {
 			w.log.Error("data file lost; its records are converted again", "file", l.location, "error", err)
 			g.report(func() { w.begin(g.parent, w.table, w.held()) })
@@ -654,6 +660,9 @@ func (w *Worker) writeLetters(ctx context.Context, l *lane, before <-chan struct
 			err := w.dead.Append(ctx, p, l.letters[p])
 			if err == nil {
 				break
+			}
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
 			}
 			w.log.Warn("dead letters not written; the commit waits", "partition", p, "error", err)
 			if err := sleep(ctx, w.cfg.Retry); err != nil {
@@ -702,6 +711,9 @@ func (w *Worker) write(ctx context.Context, l *lane, f control.File) (control.Fi
 	for attempt := 0; ; attempt++ {
 		if err = bucket.Put(ctx, key, out.Body...); err == nil {
 			break
+		}
+		if ctx.Err() != nil {
+			return f, context.Cause(ctx)
 		}
 		w.log.Warn("data file not written; trying again", "file", l.location, "attempt", attempt+1, "error", err)
 		if err := sleep(ctx, min(w.cfg.Retry<<min(attempt, 4), 15*time.Second)); err != nil {
