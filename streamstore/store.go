@@ -73,7 +73,7 @@ func Open(ctx context.Context, cfg Config, id NodeID, bucket objectstore.Bucket,
 		return nil, fmt.Errorf("recover node %d: %w", id, err)
 	}
 	if cfg.WAL == WALFile {
-		s.device, err = openFileWAL(cfg.WALFS, cfg.WALDir, node)
+		s.device, err = openFileWAL(cfg.WALFS, cfg.WALDir, node, log)
 	} else {
 		s.device = &objectWAL{bucket: bucket, node: node, nonce: by, log: s.log}
 	}

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/tabletopic/tabletopic/internal/invariant"
@@ -49,6 +50,7 @@ type walSegment struct {
 type fileWAL struct {
 	fs   vfs.FS
 	dir  string
+	log  *slog.Logger
 	file vfs.File // last segment; nil before the first bulk
 	size int64    // of the last segment
 
@@ -57,8 +59,8 @@ type fileWAL struct {
 }
 
 // openFileWAL makes the directory of a new life.
-func openFileWAL(fs vfs.FS, dir string, node Node) (*fileWAL, error) {
-	d := &fileWAL{fs: fs, dir: walLifeDir(dir, node.ID, node.Epoch)}
+func openFileWAL(fs vfs.FS, dir string, node Node, log *slog.Logger) (*fileWAL, error) {
+	d := &fileWAL{fs: fs, log: log, dir: walLifeDir(dir, node.ID, node.Epoch)}
 	if err := makeDir(fs, d.dir); err != nil {
 		return nil, fmt.Errorf("make WAL directory %s: %w", d.dir, err)
 	}
@@ -91,26 +93,27 @@ func syncDir(fs vfs.FS, dir string) error {
 }
 
 // write appends the bulk. An error is final: after a failed write or fsync nobody knows
-// what the disk holds, so the file is not written again.
-func (d *fileWAL) write(_ context.Context, seq uint64, bulk [][]byte) error {
-	if err := d.writeSync(seq, bulk); err != nil {
-		if vfs.IsNoSpaceError(err) {
-			return fmt.Errorf("write WAL bulk %d: the disk under %s is full; free space and restart: %w", seq, d.dir, err)
-		}
+// what the disk holds, so the file is not written again. A full disk is waited out.
+func (d *fileWAL) write(ctx context.Context, seq uint64, bulk [][]byte) error {
+	if err := d.writeSync(ctx, seq, bulk); err != nil {
 		return fmt.Errorf("write WAL bulk %d in %s: %w", seq, d.dir, err)
 	}
 	return d.check()
 }
 
-func (d *fileWAL) writeSync(seq uint64, bulk [][]byte) error {
+func (d *fileWAL) writeSync(ctx context.Context, seq uint64, bulk [][]byte) error {
 	if d.file == nil || d.size >= walSegmentBytes {
-		if err := d.rotate(seq); err != nil {
+		if err := d.withRoom(ctx, func() error { return d.rotate(seq) }); err != nil {
 			return err
 		}
 	}
 	for _, b := range bulk {
-		n, err := d.file.WriteAt(b, d.size) // Write of a vfs.File may change b, which readers share
-		d.size += int64(n)
+		err := d.withRoom(ctx, func() error {
+			n, err := d.file.WriteAt(b, d.size) // Write of a vfs.File may change b, which readers share
+			d.size += int64(n)
+			b = b[n:]
+			return err
+		})
 		if err != nil {
 			return err
 		}
@@ -119,6 +122,34 @@ func (d *fileWAL) writeSync(seq uint64, bulk [][]byte) error {
 		return nil
 	}
 	return d.file.SyncData()
+}
+
+// roomInterval is how often a full disk is tried again.
+const roomInterval = 250 * time.Millisecond
+
+// withRoom repeats write while the disk has no room for it. Nothing of the bulk is
+// acknowledged meanwhile, and what did not fit is written to the same place later; appends
+// wait, and clients are told REQUEST_TIMED_OUT.
+func (d *fileWAL) withRoom(ctx context.Context, write func() error) error {
+	err := write()
+	if !vfs.IsNoSpaceError(err) {
+		return err
+	}
+	d.log.Error("the disk of the write-ahead log is full: produce waits until there is room", "dir", d.dir, "err", err)
+	tick := time.NewTicker(roomInterval)
+	defer tick.Stop()
+	for vfs.IsNoSpaceError(err) {
+		select {
+		case <-tick.C:
+			err = write()
+		case <-ctx.Done():
+			return err
+		}
+	}
+	if err == nil {
+		d.log.Info("the disk of the write-ahead log has room again", "dir", d.dir)
+	}
+	return err
 }
 
 // check fails if a taker has put up its fence.
@@ -150,11 +181,14 @@ func (d *fileWAL) rotate(seq uint64) error {
 	if err != nil {
 		return err
 	}
+	if err := syncDir(d.fs, d.dir); err != nil {
+		return errors.Join(err, f.Close())
+	}
 	d.file, d.size = f, 0
 	d.mu.Lock()
 	d.segments = append(d.segments, walSegment{name, seq})
 	d.mu.Unlock()
-	return syncDir(d.fs, d.dir)
+	return nil
 }
 
 // trim removes the segments that hold nothing from mark on. The last one always stays.
