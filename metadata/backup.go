@@ -70,7 +70,8 @@ type Backup struct {
 	own    generation
 
 	// The loop's own.
-	last SnapshotInfo // newest in the bucket; Number 0 if none
+	last SnapshotInfo  // newest in the bucket; Number 0 if none
+	cost time.Duration // of reading and packing the tables for it
 
 	wake       chan struct{} // cap 1: somebody waits
 	cancel     context.CancelFunc
@@ -362,17 +363,30 @@ func (b *Backup) moveLocked() {
 // doubles with each, up to the interval.
 const backupRetry = 100 * time.Millisecond
 
+// backupShare bounds what snapshots cost: after one that takes a while, so many times as long
+// passes until somebody who waits can have the next. They all share it.
+const (
+	backupShare = 3
+	backupCheap = 5 * time.Millisecond
+)
+
 // run takes snapshots until ctx ends or the database is superseded.
 func (b *Backup) run(ctx context.Context) {
 	defer close(b.stopped)
 	timer := time.NewTimer(b.cfg.Interval)
 	defer timer.Stop()
 	retry := backupRetry
-	wake := b.wake
+	wake := b.wake // nil while those who wait must wait for the timer
+	resting := false
 	for {
 		select {
 		case <-wake:
 		case <-timer.C:
+			if resting {
+				resting, wake = false, b.wake
+				timer.Reset(b.cfg.Interval)
+				continue
+			}
 		case <-ctx.Done():
 			return
 		}
@@ -383,6 +397,9 @@ func (b *Backup) run(ctx context.Context) {
 		case err == nil:
 			b.finish(turn)
 			retry, wake = backupRetry, b.wake
+			if b.cost > backupCheap {
+				resting, wake, next = true, nil, backupShare*b.cost
+			}
 		case errors.Is(err, ErrSuperseded):
 			b.fail(err)
 			return
@@ -391,7 +408,7 @@ func (b *Backup) run(ctx context.Context) {
 		default:
 			b.s.log.LogAttrs(ctx, slog.LevelWarn, "no snapshot of the metadata, trying again; changes of topics, schemas and tables wait", slog.Any("error", err))
 			next = min(next, retry)
-			retry, wake = 2*retry, nil // who waits, waits for the timer
+			retry, wake = 2*retry, nil
 		}
 		timer.Reset(next)
 	}
@@ -478,6 +495,8 @@ func (b *Backup) prune(ctx context.Context) error {
 
 // read makes the next snapshot of the database as it is now; data is nil if it is the last one.
 func (b *Backup) read(ctx context.Context) (info SnapshotInfo, data []byte, err error) {
+	began := time.Now()
+	defer func() { b.cost = time.Since(began) }()
 	t, err := b.s.readers.BeginTx(ctx, &b.s.dialect.snapshot)
 	if err != nil {
 		return info, nil, fmt.Errorf("read the metadata: %w", err)
