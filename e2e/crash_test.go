@@ -64,7 +64,7 @@ func (a *acks) add(p place, value string) {
 // Idempotent producers with acks=all run while the server is killed at random moments; one
 // record in a hundred is undecodable. Every acknowledged record is in the table or in the
 // dead letters exactly once, offsets are dense, consumers see the same, and verify agrees,
-// until a data file is taken away.
+// until a data file is taken away. Compaction runs all the time.
 func TestKillNine(t *testing.T) {
 	rounds := 25
 	if os.Getenv("TABLETOPIC_SOAK") != "" {
@@ -74,6 +74,8 @@ func TestKillNine(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	l := directoryLake(t)
+	// Uploads and compaction are under way whenever the server dies.
+	l.flags = append(l.flags, "--upload-interval", "100ms", "--compaction-interval", "150ms", "--compaction-minor-interval", "200ms", "--compaction-major-interval", "300ms")
 	s := l.server(t)
 	const partitions = 4
 	s.createTopic("events", partitions, 500*time.Millisecond)

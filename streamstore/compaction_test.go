@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/tabletopic/tabletopic/objectstore"
 )
 
@@ -84,6 +86,18 @@ func TestCompactionOfStreamSets(t *testing.T) {
 		t.Fatalf("the small streams lie in objects %d and %d, want one", a, b)
 	}
 	e.wantObjects(len(before) + 2)
+	if got := metric(t, s, "tabletopic_stream_compaction_read_bytes_total"); got < 3*4*1500 {
+		t.Errorf("compaction read %v bytes", got)
+	}
+	if got := metric(t, s, "tabletopic_stream_compaction_written_bytes_total"); got < 3*4*1500 {
+		t.Errorf("compaction wrote %v bytes", got)
+	}
+	if got := metric(t, s, "tabletopic_stream_compactions_total"); got != 1 {
+		t.Errorf("%v compactions, want 1", got)
+	}
+	if got := metric(t, s, "tabletopic_stream_compaction_debt_bytes"); got != 0 {
+		t.Errorf("debt of %v bytes after compaction", got)
+	}
 	e.meta.SetClock(func() time.Time { return time.Now().Add(time.Hour) })
 	if n, err := s.Clean(context.Background()); err != nil || n != len(before) {
 		t.Fatalf("cleaned %d objects, %v, want %d", n, err, len(before))
@@ -94,6 +108,25 @@ func TestCompactionOfStreamSets(t *testing.T) {
 			t.Fatalf("after the sources were deleted stream %d holds %d batches, want %d", i, len(got), len(want[i]))
 		}
 	}
+}
+
+// metric returns the sum over the labels of a metric.
+func metric(t testing.TB, s *Store, name string) (sum float64) {
+	t.Helper()
+	r := prometheus.NewRegistry()
+	r.MustRegister(s.Collectors()...)
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			if f.GetName() == name {
+				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	return sum
 }
 
 // wantObjects checks how many data objects the bucket holds.

@@ -413,7 +413,8 @@ func runModel(t *testing.T, seed uint64, cfg Config, faults objectstore.Faults, 
 			meta:   &flaky{MemoryManager: NewMemoryManager(), r: rand.New(rand.NewPCG(seed, 2)), compacted: make(map[ObjectKind]int)},
 		}
 		m.bucket = objectstore.NewFaulty(m.memory, faults)
-		m.cfg.WALDir, m.cfg.WALFS, m.cfg.DeleteGrace = "/wal", fs, time.Second
+		m.cfg.WALDir, m.cfg.WALFS = "/wal", fs
+		m.cfg.DeleteGrace = 30 * time.Second // longer than a commit whose answer was lost takes to be tried again
 		m.streams = make([]*modelStream, 3)
 		for i := range m.streams {
 			m.streams[i] = &modelStream{acked: -1}
