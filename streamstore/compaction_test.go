@@ -531,3 +531,35 @@ func TestCompactionOfSparseOffsets(t *testing.T) {
 		}
 	}
 }
+
+// Reads of a run are spread over the time that it has, and never go below the rate that is set.
+func TestPacer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p pacer
+		for _, test := range []struct {
+			over time.Duration
+			rate int64
+			want time.Duration // for 9 of 10 reads of 1000 bytes: the last one does not wait
+		}{
+			{10 * time.Second, 100, 9 * time.Second},
+			{100 * time.Second, 1000, 9 * time.Second},
+			{0, 500, 18 * time.Second},
+		} {
+			p.start(10_000, test.over, test.rate)
+			begin := time.Now()
+			for range 10 {
+				if err := p.wait(context.Background(), 1000); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := time.Since(begin); got != test.want {
+				t.Errorf("10,000 bytes over %v at %d a second: %v, want %v", test.over, test.rate, got, test.want)
+			}
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		if err := p.wait(ctx, 1000); err == nil {
+			t.Error("waited after the context had ended")
+		}
+	})
+}

@@ -92,8 +92,7 @@ type ObjectManager interface {
 	// unless a composite names them. A repeat of a commit that happened succeeds.
 	CommitCompaction(ctx context.Context, node Node, c Compaction) error
 	// StreamSetObjects returns stream set objects with an id above after that node id wrote,
-	// by id, with the ranges that metadata finds in them; at most limit, and of these those
-	// that hold something. A limit of them may come to none though more follow.
+	// by id, with the ranges that metadata finds in them; at most limit. None is the end.
 	StreamSetObjects(ctx context.Context, id NodeID, after ObjectID, limit int) ([]LiveStreamSet, error)
 	// StreamObjects returns up to limit entries that intersect [start, end) of the stream,
 	// by offset, without gap from start on as far as data is committed. A start below the
