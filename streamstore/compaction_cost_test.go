@@ -59,7 +59,7 @@ func TestRequestsPerGiB(t *testing.T) {
 func TestRequestsPerColdRead(t *testing.T) {
 	e := newEnv(t)
 	var count objectstore.Counter
-	cfg := Config{UploadBytes: 6 << 20, LogCacheBytes: 32 << 20, CompactionInterval: -1, CleanupInterval: -1, MinorInterval: -1, MajorInterval: -1}
+	cfg := Config{WALBytes: 1 << 20, UploadBytes: 6 << 20, LogCacheBytes: 32 << 20, CompactionInterval: -1, CleanupInterval: -1, MinorInterval: -1, MajorInterval: -1}
 	s, err := Open(context.Background(), cfg, 1, objectstore.Observe(e.memory, &count), e.meta, e.meta, newEnvLog())
 	if err != nil {
 		t.Fatal(err)

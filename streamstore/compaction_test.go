@@ -21,6 +21,7 @@ func (e *env) compacting() Config {
 	cfg := e.config(WALObject)
 	cfg.CompactionInterval, cfg.CleanupInterval, cfg.MinorInterval, cfg.MajorInterval, cfg.CleanInterval = -1, -1, -1, -1, -1
 	cfg.MinorBytes = 8 << 10
+	cfg.UploadBytes, cfg.LogCacheBytes = 4<<20, 16<<20 // uploads come when a test says so
 	return cfg
 }
 
