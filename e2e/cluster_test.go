@@ -1,0 +1,66 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/hamba/avro/v2"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/tabletopic/tabletopic/internal/lab"
+)
+
+// Two servers on one PostgreSQL and one object store make the tables of their own topics,
+// also after one of them was killed; both serve the catalog with all of them.
+func TestTwoServersOneDatabase(t *testing.T) {
+	shared := []string{"--metadata", lab.Postgres(t), "--object-store", "file://" + t.TempDir()}
+	servers := []*server{
+		startServer(t, append([]string{"--node-id", "1"}, shared...)...),
+		startServer(t, append([]string{"--node-id", "2"}, shared...)...),
+	}
+	schema := avro.MustParse(eventSchema)
+	const each = 100
+	produce := func(s *server, topic string) {
+		t.Helper()
+		header := registerSchema(t, s, topic+"-value", eventSchema)
+		cl := s.client(kgo.DefaultProduceTopic(topic))
+		for i := range int64(each) {
+			body, err := avro.Marshal(schema, event{i, topic})
+			if err != nil {
+				t.Fatal(err)
+			}
+			cl.Produce(context.Background(), &kgo.Record{Value: append(append([]byte(nil), header...), body...)}, func(_ *kgo.Record, err error) {
+				if err != nil {
+					t.Errorf("produce to %s: %v", topic, err)
+				}
+			})
+		}
+		if err := cl.Flush(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, s := range servers {
+		topic := fmt.Sprint("events", i+1)
+		s.createTopic(topic, 2, 300*time.Millisecond)
+		produce(s, topic)
+	}
+	servers[1].kill()
+	produce(servers[0], "events1")
+	servers[1].start()
+	produce(servers[1], "events2")
+	for i, s := range servers {
+		topic := fmt.Sprint("events", i+1)
+		waitForTable(t, s, topic, 2*each, 60*time.Second)
+		if out, code := s.cli("", "table", "verify", topic); code != 0 {
+			t.Errorf("verify %s: exit %d\n%s", topic, code, out)
+		}
+		var table struct {
+			Location string `json:"metadata-location"`
+		}
+		if err := servers[1-i].api("/iceberg/v1/namespaces/default/tables/"+topic, &table); err != nil || table.Location == "" {
+			t.Errorf("the other server's catalog has no table %s: %v", topic, err)
+		}
+	}
+}
