@@ -4,6 +4,10 @@
 // Every change is one transaction, guarded by the epochs of its caller and by the number of
 // rows that it changed, and leaves an entry in the change log. Writes happen per uploaded
 // object or administrative act, never per batch; no read lies on the path of a produce or fetch.
+//
+// The database is SQLite for one process, or PostgreSQL for several: dialect.go has what differs.
+// [Store.Backup] keeps a copy in the bucket from which [Restore] makes a lost database again:
+// backup.go says why nothing that was acknowledged is missing then.
 package metadata
 
 import (
