@@ -1,7 +1,6 @@
 package metadata
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -18,38 +17,44 @@ func TestPostgresLosesConnections(t *testing.T) {
 	s, other := openStore(t, d, nil), openStore(t, d, nil)
 	node := register(t, s)
 	stream := create(t, s, node, NewTopic{Name: "t", Partitions: 1}).Partitions[0].Log
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for ctx.Err() == nil {
-			// Its own connection among them: the answer may be an error.
-			_, _ = other.readers.ExecContext(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
-		}
-	}()
+	ctx := t.Context()
 	var end int64
 	failed := 0
-	for end < 50 {
-		id, err := s.PrepareObjects(ctx, node, 1, time.Hour)
-		if err != nil {
-			failed++
-			continue
-		}
-		u := streamstore.Upload{WALEpoch: node.Epoch, Streams: []streamstore.StreamObject{{ID: id, Size: 1,
-			Range: streamstore.StreamRange{Stream: stream, Start: end, End: end + 1}}}}
-		for err = s.CommitUpload(ctx, node, u); err != nil; err = s.CommitUpload(ctx, node, u) {
+	try := func(call func() error) { // again until it succeeds; the first while the server ends the connections
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			// Its own connection among them: the answer may be an error.
+			_, _ = other.readers.ExecContext(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+		}()
+		for err := call(); err != nil; err = call() {
 			if errors.Is(err, streamstore.ErrConflict) || errors.Is(err, streamstore.ErrNodeFenced) {
 				t.Fatalf("a lost connection looks like a refusal: %v", err)
 			}
-			failed++
+			if failed++; failed > 1000 {
+				t.Fatalf("no call succeeds any more: %v", err)
+			}
 		}
+		<-ended
+	}
+	for end < 50 {
+		var id streamstore.ObjectID
+		try(func() (err error) {
+			id, err = s.PrepareObjects(ctx, node, 1, time.Hour)
+			return err
+		})
+		u := streamstore.Upload{WALEpoch: node.Epoch, Streams: []streamstore.StreamObject{{ID: id, Size: 1,
+			Range: streamstore.StreamRange{Stream: stream, Start: end, End: end + 1}}}}
+		try(func() error { return s.CommitUpload(ctx, node, u) })
 		end++
 	}
-	stop()
-	<-ended
-	found, err := s.StreamObjects(t.Context(), stream, 0, end, int(end)+1)
-	if err != nil || int64(len(found)) != end {
-		t.Fatalf("%d objects of %d, %v", len(found), end, err)
+	var found []streamstore.ObjectRange
+	try(func() (err error) {
+		found, err = s.StreamObjects(ctx, stream, 0, end, int(end)+1)
+		return err
+	})
+	if int64(len(found)) != end {
+		t.Fatalf("%d objects of %d", len(found), end)
 	}
 	t.Logf("%d calls failed", failed)
 }
