@@ -29,7 +29,7 @@ vet:
 	go tool staticcheck ./...
 
 check: vet
-	$(GOTESTSUM) -- -short ./...
+	$(GOTESTSUM) -- -short $$(go list ./... | grep -v '/e2e')
 
 race:
 	$(GOTESTSUM) -- -race -timeout 20m $$(go list ./... | grep -v '/e2e')
