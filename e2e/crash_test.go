@@ -66,6 +66,7 @@ func (a *acks) add(p place, value string) {
 // dead letters exactly once, offsets are dense, consumers see the same, and verify agrees,
 // until a data file is taken away. Compaction runs all the time.
 func TestKillNine(t *testing.T) {
+	t.Parallel() // mostly waits
 	rounds := 25
 	if os.Getenv("TABLETOPIC_SOAK") != "" {
 		rounds = 1000

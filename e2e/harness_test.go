@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -58,16 +57,11 @@ func environment(extra ...string) []string {
 	return append(env, extra...)
 }
 
-// freeAddress is a loopback address whose port was free a moment ago. It stays the node's
-// own across restarts.
+// freeAddress is a loopback address that nobody listens on. It stays the node's own across
+// restarts.
 func freeAddress(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
+	return fmt.Sprintf("127.0.0.1:%d", lab.FreePort(t))
 }
 
 // A server is one `tabletopic serve` that can be killed and started again.

@@ -86,6 +86,7 @@ func TestAddedFieldBecomesColumn(t *testing.T) {
 // The catalog is away for a minute: produce goes on, a server that is killed starts again,
 // nothing is lost, and the rows appear after.
 func TestCatalogAway(t *testing.T) {
+	t.Parallel() // mostly waits
 	away := 60 * time.Second
 	port, data, warehouse := lab.FreePort(t), t.TempDir(), "file://"+t.TempDir()
 	uri := fmt.Sprintf("http://127.0.0.1:%d", port)
@@ -238,6 +239,7 @@ func TestRefusedRequests(t *testing.T) {
 // On a full disk produce is told that it timed out, the server says why and stays up, and
 // goes on by itself once there is room. What was acknowledged is there.
 func TestFullDisk(t *testing.T) {
+	t.Parallel() // mostly waits
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to mount a small tmpfs")
 	}

@@ -8,6 +8,7 @@ package lab
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -43,7 +44,9 @@ func Path(t testing.TB, elem ...string) string {
 	return path
 }
 
-// FreePort returns a TCP port of the loopback that nobody listens on at the moment.
+// FreePort returns a TCP port of the loopback that nobody listens on at the moment. It lies
+// below the ports that the kernel gives to clients, so that a server that is ended and
+// started again finds it free.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	port, err := freePort()
@@ -53,13 +56,15 @@ func FreePort(t testing.TB) int {
 	return port
 }
 
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
+func freePort() (port int, err error) {
+	for range 100 {
+		port = 15_000 + rand.IntN(17_000)
+		var l net.Listener
+		if l, err = net.Listen("tcp", loopback(port)); err == nil {
+			return port, l.Close()
+		}
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return 0, fmt.Errorf("no free port between 15000 and 32000: %w", err)
 }
 
 // Start runs cmd until the test ends, and waits until ready returns nil, for up to
