@@ -257,6 +257,9 @@ func run(t testing.TB, env []string, name string, args ...string) string {
 func tryRun(env []string, name string, args ...string) (string, error) {
 	cmd := exec.Command(name, args...)
 	cmd.Env = append(os.Environ(), env...)
+	if name == binary {
+		cmd.Env = environment(env...)
+	}
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
