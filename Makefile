@@ -1,7 +1,7 @@
 # make test    everything that a change must pass: installs the servers and engines it needs, then runs every level
 # make check   the developer's loop, under three minutes: vet, format, staticcheck, package tests without -race
 # make soak    the same properties for longer
-# make bench   the numbers of BENCHMARKS.md, with machine and commit
+# make bench   the numbers of docs/benchmarks.md, with machine and commit
 # make mutate  switches each guard off in turn; its test must fail
 # make lab     installs the pinned servers, clients and engines into $(TABLETOPIC_LAB)
 SHELL := bash
