@@ -264,7 +264,7 @@ func (c *compactor) readPieces(ctx context.Context, sets []LiveStreamSet, source
 	g.SetLimit(compactionRequests)
 	for i, set := range sets {
 		g.Go(func() error {
-			entries, err := retry(ctx, c.s.log, "read index", func() ([]indexEntry, error) {
+			entries, err := retry(ctx, c.s.patience, "read index", func() ([]indexEntry, error) {
 				return readIndex(ctx, c.s.bucket, sources[i])
 			})
 			if err != nil {
@@ -351,7 +351,7 @@ func (c *compactor) merge(ctx context.Context, st *Stream, group []ObjectRange) 
 	w := &compactionWriter{c: c}
 	var pieces []piece
 	for i, r := range group {
-		entries, err := retry(ctx, c.s.log, "read index", func() ([]indexEntry, error) {
+		entries, err := retry(ctx, c.s.patience, "read index", func() ([]indexEntry, error) {
 			return readIndex(ctx, c.s.bucket, r.ObjectRef)
 		})
 		if err != nil {
@@ -406,7 +406,7 @@ func (c *compactor) major(ctx context.Context) error {
 }
 
 func (c *compactor) readComposite(ctx context.Context, object ObjectRef) (composite, error) {
-	linked, err := retry(ctx, c.s.log, "read composite", func() (composite, error) {
+	linked, err := retry(ctx, c.s.patience, "read composite", func() (composite, error) {
 		return readComposite(ctx, c.s.bucket, object)
 	})
 	c.s.metrics.compactionRead.Add(float64(object.Size))
@@ -423,7 +423,7 @@ func (c *compactor) link(ctx context.Context, st *Stream, group []linkable, comp
 			result.parts = append(result.parts, composites[o.ID].parts...)
 			continue
 		}
-		entries, err := retry(ctx, c.s.log, "read index", func() ([]indexEntry, error) {
+		entries, err := retry(ctx, c.s.patience, "read index", func() ([]indexEntry, error) {
 			return readIndex(ctx, c.s.bucket, o.ObjectRef)
 		})
 		if err != nil {
@@ -484,7 +484,7 @@ func (c *compactor) putComposite(ctx context.Context, result composite, sources 
 }
 
 func (c *compactor) prepare(ctx context.Context, n int) (ObjectID, error) {
-	first, err := retry(ctx, c.s.log, "prepare objects", func() (ObjectID, error) {
+	first, err := retry(ctx, c.s.patience, "prepare objects", func() (ObjectID, error) {
 		return c.s.objects.PrepareObjects(ctx, c.s.node, n, prepareTTL)
 	})
 	if err != nil {
@@ -494,7 +494,7 @@ func (c *compactor) prepare(ctx context.Context, n int) (ObjectID, error) {
 }
 
 func (c *compactor) put(ctx context.Context, id ObjectID, body [][]byte, size int64) error {
-	_, err := retry(ctx, c.s.log, "put compacted object", func() (struct{}, error) {
+	_, err := retry(ctx, c.s.patience, "put compacted object", func() (struct{}, error) {
 		return struct{}{}, c.s.bucket.Put(ctx, ObjectKey(id), body...)
 	})
 	if err != nil {
@@ -506,7 +506,7 @@ func (c *compactor) put(ctx context.Context, id ObjectID, body [][]byte, size in
 
 // commit puts the results in the place of the sources, and lets readers look them up.
 func (c *compactor) commit(ctx context.Context, comp Compaction) error {
-	_, err := retry(ctx, c.s.log, "commit compaction", func() (struct{}, error) {
+	_, err := retry(ctx, c.s.patience, "commit compaction", func() (struct{}, error) {
 		return struct{}{}, c.s.objects.CommitCompaction(ctx, c.s.node, comp)
 	})
 	if err != nil {

@@ -135,7 +135,7 @@ func (c *compactor) get(ctx context.Context, id ObjectID, position, size int64) 
 		return nil, err
 	}
 	key := ObjectKey(id)
-	data, err := retry(ctx, c.s.log, "read object to compact", func() ([]byte, error) {
+	data, err := retry(ctx, c.s.patience, "read object to compact", func() ([]byte, error) {
 		return c.s.bucket.Get(ctx, key, position, size)
 	})
 	if err == nil && int64(len(data)) != size {

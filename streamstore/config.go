@@ -3,6 +3,7 @@ package streamstore
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -82,6 +83,9 @@ type Config struct {
 	// WALs are trimmed, and objects deleted, only after it: a database that is restored then
 	// still finds what it names. At once if nil.
 	Settled func(ctx context.Context) error
+	// Jitter returns numbers from [0, 1) by which the waits before repeated requests vary, for
+	// many goroutines. Random if nil; a simulation passes numbers that its seed decides.
+	Jitter func() float64
 	// DeleteGrace is how long an object that nothing names is kept for readers that still
 	// know it. 10 min if zero.
 	DeleteGrace time.Duration
@@ -99,6 +103,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.WALFS == nil {
 		c.WALFS = vfs.Default
+	}
+	if c.Jitter == nil {
+		c.Jitter = rand.Float64
 	}
 	setDefault(&c.WALBytes, 8<<20)
 	setDefault(&c.WALLinger, 250*time.Millisecond)

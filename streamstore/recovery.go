@@ -34,7 +34,7 @@ func (s *Store) recoverWALs(ctx context.Context, earlier []WALState, by nonce, h
 	for i, w := range earlier {
 		switch w.Kind {
 		case WALObject:
-			readers[i] = &objectWALReader{bucket: s.bucket, node: s.node.ID, state: w, by: by, log: s.log}
+			readers[i] = &objectWALReader{bucket: s.bucket, node: s.node.ID, state: w, by: by, patience: s.patience}
 		case WALFile:
 			if !hadFiles {
 				return fmt.Errorf("the WAL of epoch %d is in files, and WALDir %q holds none of node %d: start where the node ran before, "+
@@ -71,7 +71,7 @@ func (s *Store) recoverWALs(ctx context.Context, earlier []WALState, by nonce, h
 		if err := r.replay(ctx, w, readers[i]); err != nil {
 			return fmt.Errorf("replay WAL of epoch %d: %w", w.Epoch, err)
 		}
-		_, err := retry(ctx, s.log, "retire WAL", func() (struct{}, error) {
+		_, err := retry(ctx, s.patience, "retire WAL", func() (struct{}, error) {
 			return struct{}{}, s.streams.RetireWAL(ctx, s.node, w.Epoch)
 		})
 		if err != nil {

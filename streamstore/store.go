@@ -26,6 +26,8 @@ type Store struct {
 	objects ObjectManager
 	log     *slog.Logger
 
+	patience patience
+
 	device  walDevice
 	wal     *wal
 	cache   *logCache
@@ -69,13 +71,14 @@ func Open(ctx context.Context, cfg Config, id NodeID, bucket objectstore.Bucket,
 	}
 	s.node = node
 	s.log = log.With("node", node.ID, "node_epoch", node.Epoch)
+	s.patience = patience{s.log, cfg.Jitter}
 	if err := s.recoverWALs(ctx, earlier, by, hadFiles); err != nil {
 		return nil, fmt.Errorf("recover node %d: %w", id, err)
 	}
 	if cfg.WAL == WALFile {
 		s.device, err = openFileWAL(cfg.WALFS, cfg.WALDir, node, log)
 	} else {
-		s.device = &objectWAL{bucket: bucket, node: node, nonce: by, log: s.log}
+		s.device = &objectWAL{bucket: bucket, node: node, nonce: by, patience: s.patience}
 	}
 	if err != nil {
 		return nil, err

@@ -166,7 +166,7 @@ func (st *Stream) Trim(ctx context.Context, start int64) error {
 			break
 		}
 	}
-	_, err := retry(ctx, st.store.log, "trim stream", func() (struct{}, error) {
+	_, err := retry(ctx, st.store.patience, "trim stream", func() (struct{}, error) {
 		return struct{}{}, st.store.streams.TrimStream(ctx, st.store.node, st.id, st.epoch, start)
 	})
 	if err != nil {

@@ -188,7 +188,7 @@ func (u *uploader) flush(ctx context.Context) error {
 }
 
 func (s *Store) commitUpload(ctx context.Context, u Upload) error {
-	_, err := retry(ctx, s.log, "commit upload", func() (struct{}, error) {
+	_, err := retry(ctx, s.patience, "commit upload", func() (struct{}, error) {
 		return struct{}{}, s.objects.CommitUpload(ctx, s.node, u)
 	})
 	return err
@@ -214,7 +214,7 @@ func (s *Store) putBlock(ctx context.Context, block *cacheBlock, walEpoch int64)
 		n++
 	}
 	for {
-		first, err := retry(ctx, s.log, "prepare objects", func() (ObjectID, error) {
+		first, err := retry(ctx, s.patience, "prepare objects", func() (ObjectID, error) {
 			return s.objects.PrepareObjects(ctx, s.node, n, prepareTTL)
 		})
 		if err != nil {
@@ -270,7 +270,7 @@ func (s *Store) putObject(ctx context.Context, kind ObjectKind, id ObjectID, spa
 		b.addStream(span.stream, span.batches, s.cfg.BlockBytes)
 	}
 	body, size := b.finish()
-	_, err := retry(ctx, s.log, "put object", func() (struct{}, error) {
+	_, err := retry(ctx, s.patience, "put object", func() (struct{}, error) {
 		return struct{}{}, s.bucket.Put(ctx, ObjectKey(id), body...)
 	})
 	if err != nil {

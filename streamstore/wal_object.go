@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"math/rand/v2"
-	"time"
 
 	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/objectstore"
@@ -15,10 +12,10 @@ import (
 // objectWAL keeps each bulk as one object, created only if its key is free. Keys are dense,
 // so whoever takes over knows the next key the writer needs, and occupies it with a fence.
 type objectWAL struct {
-	bucket  objectstore.Bucket
-	node    Node
-	nonce   nonce
-	log     *slog.Logger
+	bucket objectstore.Bucket
+	node   Node
+	nonce  nonce
+	patience
 	trimmed uint64 // objects below are deleted; used by the loop that trims alone
 }
 
@@ -43,7 +40,7 @@ func (d *objectWAL) write(ctx context.Context, seq uint64, bulk [][]byte) error 
 			return fmt.Errorf("write WAL object %s: %w", key, context.Cause(ctx))
 		}
 		d.log.Warn("WAL object not written, trying again", "key", key, "try", try+1, "error", err)
-		if err := backoff(ctx, try); err != nil {
+		if err := d.backoff(ctx, try); err != nil {
 			return fmt.Errorf("write WAL object %s: %w", key, err)
 		}
 	}
@@ -83,27 +80,14 @@ func (d *objectWAL) trim(ctx context.Context, mark uint64) error {
 
 func (d *objectWAL) close() error { return nil }
 
-// backoff waits before try+1: up to 50 ms at first, up to 5 s later, at random.
-func backoff(ctx context.Context, try int) error {
-	limit := min(50*time.Millisecond<<min(try, 10), 5*time.Second)
-	t := time.NewTimer(limit/2 + rand.N(limit/2))
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
 // objectWALReader takes over the s3 WAL of an earlier life.
 type objectWALReader struct {
 	bucket objectstore.Bucket
 	node   NodeID
 	state  WALState
 	by     nonce // of the process that takes over
-	log    *slog.Logger
-	end    uint64 // the fence's number, after fence
+	patience
+	end uint64 // the fence's number, after fence
 }
 
 // fence occupies the first free number from the mark on. After that the earlier life can
@@ -134,7 +118,7 @@ func (r *objectWALReader) fence(ctx context.Context) error {
 			}
 		}
 		r.log.Warn("WAL not fenced, trying again", "key", key, "try", try+1, "error", err)
-		if err := backoff(ctx, try); err != nil {
+		if err := r.backoff(ctx, try); err != nil {
 			return fmt.Errorf("fence WAL object %s: %w", key, err)
 		}
 		try++
@@ -153,7 +137,7 @@ func (r *objectWALReader) listed(ctx context.Context) (uint64, error) {
 		after = walKey(r.node, r.state.Epoch, seq-1)
 	}
 	for open := true; ; {
-		page, err := retry(ctx, r.log, "list WAL", func() ([]objectstore.Object, error) {
+		page, err := retry(ctx, r.patience, "list WAL", func() ([]objectstore.Object, error) {
 			return r.bucket.List(ctx, walDir(r.node, r.state.Epoch), after)
 		})
 		if err != nil || len(page) == 0 {
@@ -210,7 +194,7 @@ func (r *objectWALReader) read(ctx context.Context, fn func(seq uint64, body []b
 				return
 			}
 			go func() {
-				data, err := retry(ctx, r.log, "read WAL", func() ([]byte, error) {
+				data, err := retry(ctx, r.patience, "read WAL", func() ([]byte, error) {
 					return r.bucket.Get(ctx, walKey(r.node, r.state.Epoch, seq), 0, -1)
 				})
 				c <- result{data, err}
@@ -270,31 +254,4 @@ func (r *objectWALReader) remove(ctx context.Context) error {
 		}
 		after = page[len(page)-1].Key
 	}
-}
-
-// retry calls f until it succeeds, finds no object, or ctx ends.
-func retry[T any](ctx context.Context, log *slog.Logger, what string, f func() (T, error)) (T, error) {
-	for try := 0; ; try++ {
-		v, err := f()
-		if err == nil || permanent(err) {
-			return v, err
-		}
-		if ctx.Err() != nil {
-			return v, err
-		}
-		log.Warn("trying again: "+what, "try", try+1, "error", err)
-		if backoff(ctx, try) != nil {
-			return v, err
-		}
-	}
-}
-
-// permanent reports whether trying again cannot help.
-func permanent(err error) bool {
-	for _, e := range []error{objectstore.ErrNotFound, ErrNodeFenced, ErrStreamFenced, ErrStreamNotExist, ErrConflict, ErrCorrupt} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
 }
