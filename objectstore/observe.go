@@ -20,12 +20,45 @@ const (
 	OpDelete      Op = "delete"
 )
 
+// Purpose is what a request is for, also the word for it in metrics. Whoever begins a piece
+// of work names it with [For]; the names are those of all of Table Topic, so that the bill of
+// an object store can be read by them.
+type Purpose string
+
+// The purposes of requests.
+const (
+	ForWAL        Purpose = "wal"        // write-ahead log of the life that runs: bulks, and their deletes
+	ForRecovery   Purpose = "recovery"   // write-ahead logs of lives that ended: fences, replay
+	ForUpload     Purpose = "upload"     // objects of what was appended
+	ForCompaction Purpose = "compaction" // reads and writes of compaction
+	ForRead       Purpose = "read"       // data for fetches
+	ForIndex      Purpose = "index"      // indexes and composites, to find that data
+	ForCleanup    Purpose = "cleanup"    // deletes of what nothing names, and the search for it
+	ForMetadata   Purpose = "metadata"   // snapshots and generations of the metadata database
+	ForTable      Purpose = "table"      // data files and metadata of tables
+	ForProbe      Purpose = "probe"      // the check at the start that a store does what is needed
+)
+
+type purposeKey struct{}
+
+// For says what the requests made with the context are for. The innermost counts.
+func For(ctx context.Context, p Purpose) context.Context {
+	return context.WithValue(ctx, purposeKey{}, p)
+}
+
+// purposeOf returns what For said of ctx, "" if it said nothing.
+func purposeOf(ctx context.Context) Purpose {
+	p, _ := ctx.Value(purposeKey{}).(Purpose)
+	return p
+}
+
 // Request is what an Observer learns of one request.
 type Request struct {
 	Op       Op
-	Key      string // the first of several; of a List the prefix
-	Sent     int64  // bytes of the body
-	Received int64  // bytes of the object read
+	Purpose  Purpose // as For says; empty if nobody said
+	Key      string  // the first of several; of a List the prefix
+	Sent     int64   // bytes of the body
+	Received int64   // bytes of the object read
 	Duration time.Duration
 	Err      error // as the store gave it: of an attempt that is tried again too
 }
@@ -56,28 +89,28 @@ type observed struct {
 func (w *observed) Put(ctx context.Context, key string, body ...[]byte) error {
 	begin := time.Now()
 	err := w.b.Put(ctx, key, body...)
-	w.o.ObserveRequest(Request{Op: OpPut, Key: key, Sent: bodySize(body), Duration: time.Since(begin), Err: err})
+	w.o.ObserveRequest(Request{Op: OpPut, Purpose: purposeOf(ctx), Key: key, Sent: bodySize(body), Duration: time.Since(begin), Err: err})
 	return err
 }
 
 func (w *observed) PutIfAbsent(ctx context.Context, key string, body ...[]byte) error {
 	begin := time.Now()
 	err := w.b.PutIfAbsent(ctx, key, body...)
-	w.o.ObserveRequest(Request{Op: OpPutIfAbsent, Key: key, Sent: bodySize(body), Duration: time.Since(begin), Err: err})
+	w.o.ObserveRequest(Request{Op: OpPutIfAbsent, Purpose: purposeOf(ctx), Key: key, Sent: bodySize(body), Duration: time.Since(begin), Err: err})
 	return err
 }
 
 func (w *observed) Get(ctx context.Context, key string, off, n int64) ([]byte, error) {
 	begin := time.Now()
 	data, err := w.b.Get(ctx, key, off, n)
-	w.o.ObserveRequest(Request{Op: OpGet, Key: key, Received: int64(len(data)), Duration: time.Since(begin), Err: err})
+	w.o.ObserveRequest(Request{Op: OpGet, Purpose: purposeOf(ctx), Key: key, Received: int64(len(data)), Duration: time.Since(begin), Err: err})
 	return data, err
 }
 
 func (w *observed) List(ctx context.Context, prefix, after string) ([]Object, error) {
 	begin := time.Now()
 	page, err := w.b.List(ctx, prefix, after)
-	w.o.ObserveRequest(Request{Op: OpList, Key: prefix, Duration: time.Since(begin), Err: err})
+	w.o.ObserveRequest(Request{Op: OpList, Purpose: purposeOf(ctx), Key: prefix, Duration: time.Since(begin), Err: err})
 	return page, err
 }
 
@@ -85,7 +118,7 @@ func (w *observed) Delete(ctx context.Context, keys ...string) error {
 	begin := time.Now()
 	err := w.b.Delete(ctx, keys...)
 	for i := 0; i < len(keys); i += PageKeys {
-		w.o.ObserveRequest(Request{Op: OpDelete, Key: keys[i], Duration: time.Since(begin), Err: err})
+		w.o.ObserveRequest(Request{Op: OpDelete, Purpose: purposeOf(ctx), Key: keys[i], Duration: time.Since(begin), Err: err})
 	}
 	return err
 }

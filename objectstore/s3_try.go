@@ -63,7 +63,7 @@ func (s *S3) attempt(ctx context.Context, op Op, key string, do func(*attempt) e
 		err = fmt.Errorf("%w (%v): %w", errStalled, a.timeout, err)
 	}
 	if s.observer != nil {
-		s.observer.ObserveRequest(Request{Op: op, Key: key, Sent: a.sent, Received: a.received, Duration: time.Since(begin), Err: err})
+		s.observer.ObserveRequest(Request{Op: op, Purpose: purposeOf(ctx), Key: key, Sent: a.sent, Received: a.received, Duration: time.Since(begin), Err: err})
 	}
 	return err
 }
