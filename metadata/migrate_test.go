@@ -44,6 +44,7 @@ func populate(t *testing.T, s *Store) {
 	registerSchema(t, s, "clicks-value", `{"type":"array","items":"x"}`, SchemaReference{"x", "base", 1})
 	must(s.SetCompatibility(ctx, "", "FULL"))
 	populateCompaction(t, s, node)
+	populateTakeover(t, s, node)
 }
 
 // checkPopulated proves that a database holds what populate wrote, and that work goes on.
@@ -91,6 +92,7 @@ func checkPopulated(t *testing.T, s *Store) {
 		t.Fatalf("level %q, %v", l, err)
 	}
 	checkCompaction(t, s, node)
+	checkTakeover(t, s)
 }
 
 // populateCompaction leaves a composite of two stream objects; it came with version 2.
@@ -140,6 +142,50 @@ func checkCompaction(t *testing.T, s *Store, node streamstore.Node) {
 	after, err := s.DeletableObjects(ctx, node, 0, 10)
 	if err != nil || len(after) != len(before)+3 {
 		t.Fatalf("deletable %v, %v; before the composite was dropped %v", after, err, before)
+	}
+}
+
+// populateTakeover leaves a node that another one leads; it came with version 4.
+func populateTakeover(t *testing.T, s *Store, node streamstore.Node) {
+	t.Helper()
+	other, _, err := s.RegisterNode(t.Context(), 2, streamstore.WALObject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.AnnounceNode(t.Context(), other, NodeAddress{Kafka: "b:9092", HTTP: "b:8081"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.TakeOverNode(t.Context(), node, other.ID); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// checkTakeover proves that the node is as it was left, and that nodes of versions that knew
+// no takeover are led by nobody else.
+func checkTakeover(t *testing.T, s *Store) {
+	t.Helper()
+	nodes, err := s.Nodes(t.Context())
+	if err != nil || nodes[0].Leader != (streamstore.Node{}) {
+		t.Fatalf("nodes %+v, %v", nodes, err)
+	}
+	at, err := s.NodeAddresses(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(nodes) == 1 {
+		if len(at) != 0 {
+			t.Fatalf("addresses %v of a version that knew none", at)
+		}
+		return
+	}
+	want := streamstore.NodeState{
+		Node: streamstore.Node{ID: 2, Epoch: 2}, Leader: streamstore.Node{ID: 1, Epoch: 1},
+		WALs: []streamstore.WALState{{Epoch: 1, Kind: streamstore.WALObject}}}
+	if d := cmp.Diff(nodes[1], want); d != "" {
+		t.Fatalf("node 2 (-got +want):\n%s", d)
+	}
+	if at[2] != (NodeAddress{Kafka: "b:9092", HTTP: "b:8081"}) {
+		t.Fatalf("addresses %v", at)
 	}
 }
 

@@ -23,8 +23,9 @@ type MemoryManager struct {
 }
 
 type memoryNode struct {
-	epoch int64
-	wals  []WALState // by epoch; the last is the current life's
+	epoch  int64
+	wals   []WALState // by epoch; the last is the current life's, unless another node leads that
+	leader Node       // of the current life; zero if the node itself
 }
 
 type memoryStream struct {
@@ -75,6 +76,7 @@ func (m *MemoryManager) RegisterNode(_ context.Context, id NodeID, wal WALKind) 
 		m.nodes[id] = n
 	}
 	n.epoch++
+	n.leader = Node{}
 	earlier := slices.Clone(n.wals)
 	n.wals = append(n.wals, WALState{Epoch: n.epoch, Kind: wal})
 	return Node{ID: id, Epoch: n.epoch}, earlier, nil
@@ -243,6 +245,72 @@ func (m *MemoryManager) DeleteStreams(_ context.Context, node Node, ids []Stream
 		}
 	}
 	return nil
+}
+
+func (m *MemoryManager) TakeOverNode(_ context.Context, by Node, id NodeID) (Node, []WALState, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, err := m.check(by); err != nil {
+		return Node{}, nil, err
+	}
+	n := m.nodes[id]
+	switch {
+	case n == nil:
+		return Node{}, nil, fmt.Errorf("node %d: %w", id, ErrNodeNotExist)
+	case id == by.ID:
+		return Node{}, nil, fmt.Errorf("node %d cannot take itself over: %w", id, ErrConflict)
+	}
+	n.epoch++
+	n.leader = by
+	return Node{ID: id, Epoch: n.epoch}, slices.Clone(n.wals), nil
+}
+
+func (m *MemoryManager) ReleaseNode(_ context.Context, by, node Node) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, err := m.check(by); err != nil {
+		return err
+	}
+	n, err := m.check(node)
+	switch {
+	case err != nil:
+		return err
+	case n.leader != by:
+		return fmt.Errorf("node %d epoch %d is not led by node %d epoch %d: %w", node.ID, node.Epoch, by.ID, by.Epoch, ErrConflict)
+	case len(n.wals) > 0:
+		return fmt.Errorf("the WAL of epoch %d of node %d is not retired: %w", n.wals[0].Epoch, node.ID, ErrConflict)
+	}
+	for _, s := range m.streams {
+		if s.Node == node.ID {
+			s.Open = false
+		}
+	}
+	for _, o := range m.objects {
+		if o.node == node.ID && o.committed {
+			o.node = by.ID
+		}
+	}
+	return nil
+}
+
+func (m *MemoryManager) Nodes(context.Context) ([]NodeState, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	nodes := make(map[NodeID]*NodeState, len(m.nodes))
+	for id, n := range m.nodes {
+		nodes[id] = &NodeState{Node: Node{ID: id, Epoch: n.epoch}, WALs: slices.Clone(n.wals), Leader: n.leader}
+	}
+	for _, s := range m.streams {
+		if s.Open {
+			nodes[s.Node].Open++
+		}
+	}
+	list := make([]NodeState, 0, len(nodes))
+	for _, n := range nodes {
+		list = append(list, *n)
+	}
+	slices.SortFunc(list, func(a, b NodeState) int { return cmp.Compare(a.ID, b.ID) })
+	return list, nil
 }
 
 func (m *MemoryManager) PrepareObjects(_ context.Context, node Node, n int, ttl time.Duration) (ObjectID, error) {

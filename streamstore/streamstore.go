@@ -46,6 +46,8 @@ var (
 	ErrStreamClosed = errors.New("stream closed")
 	// ErrOffsetOutOfRange says that a fetch asked below the start or above the confirm offset.
 	ErrOffsetOutOfRange = errors.New("offset out of range")
+	// ErrNodeNotExist says that no node was ever registered under this id.
+	ErrNodeNotExist = errors.New("node was never registered")
 	// ErrConflict says that a metadata change was built on a state that is no more.
 	ErrConflict = errors.New("metadata conflict")
 )
@@ -74,6 +76,17 @@ type StreamManager interface {
 	CloseStreams(ctx context.Context, node Node, close []OpenRequest) error
 	// DeleteStreams removes closed or own streams; their objects become deletable.
 	DeleteStreams(ctx context.Context, node Node, ids []StreamID) error
+	// TakeOverNode starts a life of id that by leads, to recover the WALs of the lives
+	// before: it raises the epoch as RegisterNode does, but the new life has no WAL of its
+	// own. Whatever starts the next life ends it: by's own second attempt, another rescuer, or
+	// the node itself. ErrNodeNotExist if id was never registered.
+	TakeOverNode(ctx context.Context, by Node, id NodeID) (Node, []WALState, error)
+	// ReleaseNode ends a life that by leads, as one change: streams that the node has open are
+	// closed, and the stream set objects that it wrote become by's to compact. ErrConflict
+	// while a WAL of the node is not retired, or if by does not lead this life.
+	ReleaseNode(ctx context.Context, by, node Node) error
+	// Nodes returns all nodes that were ever registered, by id.
+	Nodes(ctx context.Context) ([]NodeState, error)
 }
 
 // An ObjectManager keeps which objects hold which ranges of the streams.
@@ -120,6 +133,15 @@ type WALState struct {
 	Mark  uint64 // first sequence number that may hold data not yet in objects
 }
 
+// NodeState is what metadata knows of a node.
+type NodeState struct {
+	Node              // in its newest life
+	Open   int        // streams that it has open
+	WALs   []WALState // not retired, by epoch; while the node lives the last is in use
+	Leader Node       // leads the newest life in the node's place; zero if the node itself does
+}
+
+// OpenRequest names a stream and the epoch to open it with, or the one it is open with.
 type OpenRequest struct {
 	ID    StreamID
 	Epoch int64

@@ -57,6 +57,9 @@ func RunManagers(t *testing.T, open func(t *testing.T) Managers) {
 		{"CompactionOvertakenByTrim", testCompactionOvertaken},
 		{"CompositeKeepsItsParts", testComposite},
 		{"StreamSetObjects", testStreamSetObjects},
+		{"TakeOver", testTakeOver},
+		{"TakeOverIsTakenOver", testTakeOverIsTakenOver},
+		{"TakeOverRefused", testTakeOverRefused},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			test.run(t, &fixture{t: t, ctx: t.Context(), Managers: open(t)})
