@@ -24,6 +24,9 @@ type Config struct {
 
 	WAL            string
 	WALLinger      time.Duration
+	WALIdleLinger  time.Duration
+	WALInflight    int
+	WALHedgeMin    time.Duration
 	WALBytes       int64
 	WALUnflushed   int64
 	LogCache       int64
@@ -62,7 +65,7 @@ type Field struct {
 func (c *Config) Fields() []Field {
 	*c = Config{
 		NodeID: 1, Data: "./tabletopic-data", Kafka: "127.0.0.1:9092", HTTP: "127.0.0.1:8081",
-		WALLinger: 250 * time.Millisecond, WALBytes: 8 << 20, WALUnflushed: 256 << 20,
+		WALLinger: 250 * time.Millisecond, WALInflight: 16, WALHedgeMin: 100 * time.Millisecond, WALBytes: 8 << 20, WALUnflushed: 256 << 20,
 		LogCache: 256 << 20, BlockCache: 64 << 20, UploadBytes: 64 << 20, UploadInterval: time.Minute,
 		CompactionInterval: 5 * time.Minute, CompactionMinor: 10 * time.Minute, CompactionMajor: time.Hour, CompactionMemory: 200 << 20,
 		AutoCreateTopics: true, DefaultPartitions: 1, MaxRequestBytes: 100 << 20, MaxConnections: 10_000,
@@ -78,7 +81,10 @@ func (c *Config) Fields() []Field {
 		{"kafka-advertised", &c.KafkaAdvertised, "HOST:PORT that clients are told to connect to; the listen address if empty"},
 		{"http", &c.HTTP, "listen address of schema registry, Iceberg REST catalog, metrics and administration"},
 		{"wal", &c.WAL, "write-ahead log: s3 (objects, survives the machine) or file (in DATA, survives the process; only with a file:// object store); file with file://, else s3, if empty"},
-		{"wal-linger", &c.WALLinger, "longest wait before a write-ahead log object is written; an idle node waits about 10ms"},
+		{"wal-linger", &c.WALLinger, "how far apart write-ahead log objects are written that are not full; half of that if none is being written"},
+		{"wal-idle-linger", &c.WALIdleLinger, "wait of the first records after an idle time, at most 10s; 10ms, or wal-linger if that is shorter, if 0; with 1s a node below 1 MiB/s makes 60 requests a minute at most instead of 240"},
+		{"wal-inflight", &c.WALInflight, "most write-ahead log objects that are written at the same time"},
+		{"wal-hedge-min", &c.WALHedgeMin, "a write-ahead log object is sent a second time when its request takes longer than 99 of 100 and this; never if negative"},
 		{"wal-bytes", &c.WALBytes, "a write-ahead log object is written at this size, in bytes"},
 		{"wal-unflushed-bytes", &c.WALUnflushed, "produce waits while more than this is not durable yet, in bytes"},
 		{"log-cache-bytes", &c.LogCache, "memory for records that are not uploaded yet and for tail reads, in bytes"},
@@ -137,6 +143,8 @@ func (c *Config) complete() error {
 		check(c.WAL == "s3" || c.WAL == "file", "wal %q: want s3 or file", c.WAL),
 		check(c.WAL == "s3" || local, "wal file: a log in local files does not survive this machine, and the object store does: use wal s3 with %s", c.ObjectStore),
 		check(c.WAL == "s3" || !cluster, "wal file: no other node of a cluster could recover it: use wal s3 with a PostgreSQL metadata database"),
+		check(c.WALIdleLinger >= 0, "wal-idle-linger: want zero or more"),
+		check(c.WALHedgeMin != 0, "wal-hedge-min: want more than zero, or less for never"),
 		address("kafka", c.Kafka),
 		address("http", c.HTTP),
 		check(c.KafkaAdvertised == "" || address("", c.KafkaAdvertised) == nil, "kafka-advertised %q: want HOST:PORT", c.KafkaAdvertised),
@@ -148,7 +156,7 @@ func (c *Config) complete() error {
 func (c *Config) positive() error {
 	var errs []error
 	for name, v := range map[string]int64{
-		"wal-linger": int64(c.WALLinger), "wal-bytes": c.WALBytes, "wal-unflushed-bytes": c.WALUnflushed, "log-cache-bytes": c.LogCache,
+		"wal-linger": int64(c.WALLinger), "wal-inflight": int64(c.WALInflight), "wal-bytes": c.WALBytes, "wal-unflushed-bytes": c.WALUnflushed, "log-cache-bytes": c.LogCache,
 		"block-cache-bytes": c.BlockCache, "upload-bytes": c.UploadBytes, "upload-interval": int64(c.UploadInterval),
 		"compaction-interval": int64(c.CompactionInterval), "compaction-minor-interval": int64(c.CompactionMinor),
 		"compaction-major-interval": int64(c.CompactionMajor), "compaction-memory-bytes": c.CompactionMemory,

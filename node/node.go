@@ -184,6 +184,7 @@ func (n *Node) openLog(ctx context.Context, bucket objectstore.Bucket, meta *met
 	var err error
 	n.store, err = streamstore.Open(ctx, streamstore.Config{
 		WAL: streamstore.WALKind(n.cfg.WAL), WALDir: filepath.Join(n.cfg.Data, "wal"), WALBytes: n.cfg.WALBytes, WALLinger: n.cfg.WALLinger,
+		WALIdleLinger: n.cfg.WALIdleLinger, WALInflight: n.cfg.WALInflight, WALHedgeMin: n.cfg.WALHedgeMin,
 		CompactionInterval: n.cfg.CompactionInterval, MinorInterval: n.cfg.CompactionMinor, MajorInterval: n.cfg.CompactionMajor, CompactionBytes: n.cfg.CompactionMemory,
 		WALUnflushedBytes: n.cfg.WALUnflushed, LogCacheBytes: n.cfg.LogCache, BlockCacheBytes: n.cfg.BlockCache,
 		UploadBytes: n.cfg.UploadBytes, UploadInterval: n.cfg.UploadInterval, Settled: meta.Settled,

@@ -20,12 +20,24 @@ type Config struct {
 	WALFS vfs.FS
 	// WALBytes closes a WAL bulk when it holds this many bytes. 8 MiB if zero.
 	WALBytes int64
-	// WALLinger closes a WAL bulk this long after the one before it. 250 ms if zero. The
-	// first append after an idle time waits 10 ms at most. The file WAL does not linger:
-	// what arrives during one fsync makes up the next.
+	// WALLinger closes a WAL bulk this long after the one before it, or after half of that if
+	// none is being written. 250 ms if zero. The file WAL does not linger: what arrives during
+	// one fsync makes up the next.
 	WALLinger time.Duration
+	// WALIdleLinger closes a WAL bulk this long after its first append, if the one before it is
+	// older than WALLinger says: the wait on an idle node. 10 ms if zero, or WALLinger if that is
+	// shorter; at most 10 s. Longer than WALLinger, it makes a node that takes less than
+	// 1 MiB/s write a bulk that often only: objects cost by the request.
+	WALIdleLinger time.Duration
 	// WALInflight is the number of WAL objects written at the same time. 16 if zero.
 	WALInflight int
+	// WALHedgeMin: a WAL object is sent a second time when its PUT takes longer than 99 of
+	// 100 PUTs of about its size did, and at least this long. 100 ms if zero, never if negative.
+	WALHedgeMin time.Duration
+	// WALHedgeInflight is the number of second PUTs at the same time. 4 if zero.
+	WALHedgeInflight int
+	// WALHedgePercent bounds second PUTs, in percent of all. 5 if zero.
+	WALHedgePercent int
 	// WALUnflushedBytes is how much may wait for the WAL before appends block. 1 GiB if zero.
 	WALUnflushedBytes int64
 	// LogCacheBytes bounds all appended data in memory: waiting for the WAL, waiting for
@@ -91,6 +103,9 @@ type Config struct {
 	DeleteGrace time.Duration
 }
 
+// maxIdleLinger leaves room below the 30 s after which producers of Kafka give up.
+const maxIdleLinger = 10 * time.Second
+
 func setDefault[T int | int64 | time.Duration](v *T, d T) {
 	if *v == 0 {
 		*v = d
@@ -109,7 +124,11 @@ func (c *Config) setDefaults() {
 	}
 	setDefault(&c.WALBytes, 8<<20)
 	setDefault(&c.WALLinger, 250*time.Millisecond)
+	setDefault(&c.WALIdleLinger, min(10*time.Millisecond, c.WALLinger))
 	setDefault(&c.WALInflight, 16)
+	setDefault(&c.WALHedgeMin, 100*time.Millisecond)
+	setDefault(&c.WALHedgeInflight, 4)
+	setDefault(&c.WALHedgePercent, 5)
 	setDefault(&c.WALUnflushedBytes, 1<<30)
 	setDefault(&c.LogCacheBytes, 256<<20)
 	setDefault(&c.UploadBytes, 64<<20)
@@ -149,7 +168,8 @@ func (c *Config) validate() error {
 		name  string
 		value int64
 	}{
-		{"WALBytes", c.WALBytes}, {"WALLinger", int64(c.WALLinger)}, {"WALInflight", int64(c.WALInflight)},
+		{"WALBytes", c.WALBytes}, {"WALLinger", int64(c.WALLinger)}, {"WALIdleLinger", int64(c.WALIdleLinger)}, {"WALInflight", int64(c.WALInflight)},
+		{"WALHedgeInflight", int64(c.WALHedgeInflight)}, {"WALHedgePercent", int64(c.WALHedgePercent)},
 		{"WALUnflushedBytes", c.WALUnflushedBytes}, {"LogCacheBytes", c.LogCacheBytes}, {"UploadBytes", c.UploadBytes},
 		{"UploadInterval", int64(c.UploadInterval)}, {"UploadInflight", int64(c.UploadInflight)}, {"SplitBytes", c.SplitBytes},
 		{"BlockBytes", int64(c.BlockBytes)}, {"BlockCacheBytes", c.BlockCacheBytes}, {"IndexCacheBytes", c.IndexCacheBytes},
@@ -160,6 +180,9 @@ func (c *Config) validate() error {
 		if f.value < 0 {
 			return fmt.Errorf("%s is %d: it must be positive, or zero for its default", f.name, f.value)
 		}
+	}
+	if c.WALIdleLinger > maxIdleLinger {
+		return fmt.Errorf("WALIdleLinger is %v: it must be at most %v, or appends are given up before they are written", c.WALIdleLinger, maxIdleLinger)
 	}
 	if c.LogCacheBytes < 2*c.UploadBytes {
 		return fmt.Errorf("LogCacheBytes is %d: it must be at least twice UploadBytes (%d), or appends wait for every upload", c.LogCacheBytes, c.UploadBytes)

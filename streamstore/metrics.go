@@ -23,6 +23,9 @@ func newMetrics(s *Store) *metrics {
 	gauge := func(name, help string, value func() int64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tabletopic_stream_" + name, Help: help}, func() float64 { return float64(value()) })
 	}
+	counterFunc := func(name, help string, value func() int64) prometheus.Collector {
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "tabletopic_stream_" + name, Help: help}, func() float64 { return float64(value()) })
+	}
 	m := &metrics{
 		bulks:    counter("wal_bulks_total", "WAL bulks acknowledged."),
 		walBytes: counter("wal_bytes_total", "Bytes of the WAL bulks acknowledged."),
@@ -56,6 +59,8 @@ func newMetrics(s *Store) *metrics {
 			defer s.wal.mu.Unlock()
 			return s.wal.unuploaded
 		}),
+		counterFunc("wal_hedges_total", "WAL objects sent a second time because the answer took unusually long.", s.hedges.sent.Load),
+		counterFunc("wal_hedges_won_total", "WAL objects sent a second time whose second sending was answered first.", s.hedges.won.Load),
 		gauge("log_cache_bytes", "Bytes in the log cache.", func() int64 {
 			s.cache.mu.RLock()
 			defer s.cache.mu.RUnlock()

@@ -202,36 +202,6 @@ func TestReadFollowsReplacedObject(t *testing.T) {
 	}
 }
 
-// An idle node answers within 10 ms and the time of the request; a busy one writes no more than
-// one object each linger, as long as they are not full.
-func TestLingerAdapts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := newEnv(t)
-		o := e.observe()
-		s := e.open(Config{CleanInterval: -1})
-		st := e.create(s, 1, 1)[0]
-		for range 3 {
-			<-time.After(time.Second)
-			began := time.Now()
-			appendAll(t, st, "idle")
-			if took := time.Since(began); took > idleLinger {
-				t.Fatalf("an idle node took %v", took)
-			}
-		}
-		<-time.After(time.Second)
-		o.take(objectstore.OpPutIfAbsent, walPrefix)
-		for range 10_000 { // for 10 s
-			if _, err := st.Append(context.Background(), RecordBatch{Count: 1, Payload: []byte("busy")}, func(error) {}); err != nil {
-				t.Fatal(err)
-			}
-			<-time.After(time.Millisecond)
-		}
-		if n := o.take(objectstore.OpPutIfAbsent, walPrefix); n < 38 || n > 42 {
-			t.Fatalf("%d WAL objects in 10 s, want about 40", n)
-		}
-	})
-}
-
 // Data that waits too long is uploaded, though it is little; one stream alone gets a
 // stream object.
 func TestUploadInterval(t *testing.T) {
@@ -258,7 +228,9 @@ func TestUploadInterval(t *testing.T) {
 
 // Data at full speed makes a WAL object per 8 MiB and a few data objects; a stream with 8 MiB or more
 // has one of its own, the small ones share.
-func TestRequestsPerUpload(t *testing.T) {
+func TestRequestsPerUpload(t *testing.T) { synctest.Test(t, testRequestsPerUpload) }
+
+func testRequestsPerUpload(t *testing.T) {
 	e := newEnv(t)
 	o := e.observe()
 	s := e.open(Config{CleanInterval: -1, WALLinger: time.Minute, LogCacheBytes: 512 << 20})

@@ -29,6 +29,7 @@ type Store struct {
 	patience patience
 
 	device  walDevice
+	hedges  *hedger
 	wal     *wal
 	cache   *logCache
 	reader  *reader
@@ -57,7 +58,7 @@ func Open(ctx context.Context, cfg Config, id NodeID, bucket objectstore.Bucket,
 	}
 	s := &Store{
 		cfg: cfg, bucket: bucket, streams: streams, objects: objects, log: log,
-		cache: newLogCache(), fenced: make(chan struct{}), open: make(map[StreamID]*Stream),
+		hedges: newHedger(cfg), cache: newLogCache(), fenced: make(chan struct{}), open: make(map[StreamID]*Stream),
 	}
 	var by nonce
 	rand.Read(by[:])
@@ -78,7 +79,7 @@ func Open(ctx context.Context, cfg Config, id NodeID, bucket objectstore.Bucket,
 	if cfg.WAL == WALFile {
 		s.device, err = openFileWAL(cfg.WALFS, cfg.WALDir, node, log)
 	} else {
-		s.device = &objectWAL{bucket: bucket, node: node, nonce: by, patience: s.patience}
+		s.device = &objectWAL{bucket: bucket, node: node, nonce: by, hedges: s.hedges, patience: s.patience}
 	}
 	if err != nil {
 		return nil, err

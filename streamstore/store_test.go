@@ -316,6 +316,7 @@ func TestBulkLingersAfterAFullOne(t *testing.T) {
 	cfg.setDefaults()
 	w := newWAL(Node{}, nonce{}, nil, cfg)
 	w.evict = func(int64) {}
+	w.unflushed = 1
 	w.openLocked(1)
 	w.sealLocked()
 	w.openLocked(1)

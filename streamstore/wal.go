@@ -98,7 +98,9 @@ type wal struct {
 	unflushed  int64         // guarded by mu; bytes appended and not acknowledged
 	unuploaded int64         // guarded by mu; memory of what is appended and not uploaded, unflushed included
 	room       chan struct{} // guarded by mu; closed and replaced when either shrinks
-	lastSeal   time.Time     // guarded by mu; when a bulk was last closed
+	lastSeal   time.Time     // guarded by mu; when a bulk was last closed …
+	lastOpen   time.Time     // guarded by mu; … and when the one before it was
+	lastSize   int64         // guarded by mu; bytes of the bulk last closed
 	chunkHint  int           // guarded by mu; size of the next bulk's first chunk
 	flushing   bool          // guarded by mu; close the current bulk now
 	closing    bool          // guarded by mu
@@ -106,8 +108,10 @@ type wal struct {
 }
 
 const (
-	idleLinger = 10 * time.Millisecond
-	minChunk   = 4 << 10
+	minChunk = 4 << 10
+
+	// quietRate is the bytes a second below which WALIdleLinger may be longer than WALLinger.
+	quietRate = 1 << 20
 
 	// batchOverhead is about what a batch costs in memory beside its record, until it is
 	// evicted: its entry in a bulk and its place in the log cache.
@@ -199,20 +203,34 @@ func (w *wal) full(size int64) bool {
 
 // openLocked starts a bulk, whose first record has the given size.
 func (w *wal) openLocked(size int) {
-	now := time.Now()
-	due := now.Add(min(idleLinger, w.cfg.WALLinger))
-	if busy := w.lastSeal.Add(w.cfg.WALLinger); busy.After(due) {
-		due = busy
-	}
-	w.cur = &bulk{due: due}
+	w.cur = &bulk{due: w.dueLocked(time.Now())}
 	w.cur.reserve(walHeaderSize, max(w.chunkHint, walHeaderSize+size))
 	w.unuploaded += w.cur.memory
 	w.evict(max(0, w.cfg.LogCacheBytes-w.unflushed-w.cfg.WALBytes))
 	w.signal()
 }
 
+// dueLocked is when a bulk that is opened now is closed, unless it is full before. Bulks are
+// WALLinger apart, because each is a request; half of it is enough if nothing is in flight: a
+// producer that awaits each answer before it sends on would wait for the rest in vain, and
+// any other keeps something in flight.
+func (w *wal) dueLocked(now time.Time) time.Time {
+	gap, wait := w.cfg.WALLinger, w.cfg.WALIdleLinger
+	if w.unflushed == 0 {
+		gap /= 2
+	}
+	if rate := float64(w.lastSize) / now.Sub(w.lastOpen).Seconds(); rate >= quietRate {
+		wait = min(wait, gap)
+	}
+	due := now.Add(wait)
+	if next := w.lastSeal.Add(gap); next.After(due) {
+		return next
+	}
+	return due
+}
+
 func (w *wal) sealLocked() {
-	w.lastSeal = time.Now()
+	w.lastOpen, w.lastSeal, w.lastSize = w.lastSeal, time.Now(), w.cur.size
 	w.sealed = append(w.sealed, w.cur)
 	w.chunkHint = int(min(max(w.cur.size/4, minChunk), w.cfg.WALBytes/4)) // chunks then double
 	w.cur = nil

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"time"
 
 	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/objectstore"
@@ -15,16 +17,19 @@ type objectWAL struct {
 	bucket objectstore.Bucket
 	node   Node
 	nonce  nonce
+	hedges *hedger
 	patience
-	trimmed uint64 // objects below are deleted; used by the loop that trims alone
+	puts    sync.WaitGroup // requests under way, those that nobody waits for any more included
+	trimmed uint64         // objects below are deleted; used by the loop that trims alone
 }
 
 // write creates the object of seq. An outcome that is not known is tried again: to skip it
 // would leave a hole, to report it would fail appends that may be durable.
 func (d *objectWAL) write(ctx context.Context, seq uint64, bulk [][]byte) error {
 	key := walKey(d.node.ID, d.node.Epoch, seq)
+	ctx = objectstore.For(ctx, objectstore.ForWAL)
 	for try := 0; ; try++ {
-		err := d.bucket.PutIfAbsent(ctx, key, bulk...)
+		err := d.put(ctx, key, bulk)
 		if err == nil {
 			return nil
 		}
@@ -42,6 +47,61 @@ func (d *objectWAL) write(ctx context.Context, seq uint64, bulk [][]byte) error 
 		d.log.Warn("WAL object not written, trying again", "key", key, "try", try+1, "error", err)
 		if err := d.backoff(ctx, try); err != nil {
 			return fmt.Errorf("write WAL object %s: %w", key, err)
+		}
+	}
+}
+
+// put creates the object, and sends it once more if the answer takes unusually long. Both
+// requests carry the same bytes under the same key and the same condition, so whichever
+// comes second changes nothing: the first success counts, and a failure only if no other
+// request is under way. Some stores fail one of two creates of a key at the same time.
+func (d *objectWAL) put(ctx context.Context, key string, bulk [][]byte) error {
+	type answer struct {
+		err   error
+		hedge bool
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // of the request that nobody waits for
+	answers := make(chan answer, 2)
+	send := func(hedge bool) {
+		d.puts.Go(func() {
+			err := d.bucket.PutIfAbsent(ctx, key, bulk...)
+			if hedge {
+				d.hedges.end()
+			}
+			answers <- answer{err, hedge}
+		})
+	}
+	var size int64
+	for _, b := range bulk {
+		size += int64(len(b))
+	}
+	began, pending := time.Now(), 1
+	send(false)
+	var late <-chan time.Time
+	if after, ok := d.hedges.after(size); ok {
+		t := time.NewTimer(after)
+		defer t.Stop()
+		late = t.C
+	}
+	for {
+		select {
+		case <-late:
+			if d.hedges.start() {
+				send(true)
+				pending++
+			}
+		case a := <-answers:
+			if pending--; a.err != nil && pending > 0 && !errors.Is(a.err, objectstore.ErrExists) {
+				continue
+			}
+			if a.err == nil {
+				d.hedges.observe(size, time.Since(began))
+			}
+			if a.err == nil && a.hedge {
+				d.hedges.won.Add(1)
+			}
+			return a.err
 		}
 	}
 }
@@ -71,14 +131,17 @@ func (d *objectWAL) trim(ctx context.Context, mark uint64) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	if err := d.bucket.Delete(ctx, keys...); err != nil {
+	if err := d.bucket.Delete(objectstore.For(ctx, objectstore.ForWAL), keys...); err != nil {
 		return fmt.Errorf("trim WAL of node %d epoch %d below %d: %w", d.node.ID, d.node.Epoch, mark, err)
 	}
 	d.trimmed = mark
 	return nil
 }
 
-func (d *objectWAL) close() error { return nil }
+func (d *objectWAL) close() error {
+	d.puts.Wait()
+	return nil
+}
 
 // objectWALReader takes over the s3 WAL of an earlier life.
 type objectWALReader struct {
