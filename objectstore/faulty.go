@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// ErrInjected is in every error that a Faulty makes up.
-var ErrInjected = errors.New("injected fault")
+// ErrInjected is in every error that a Faulty makes up. It is an ErrUnavailable.
+var ErrInjected = fmt.Errorf("injected fault: %w", ErrUnavailable)
 
 // Faults says how often a Faulty misbehaves. Shares are probabilities from 0 to 1.
 type Faults struct {

@@ -55,6 +55,12 @@ var (
 	ErrNotFound = errors.New("object not found")
 	// ErrExists says that a conditional create met an object.
 	ErrExists = errors.New("object already exists")
+	// ErrUnavailable says that the store gave no answer, or that it is busy, in all attempts
+	// that were made: the same request may succeed later.
+	ErrUnavailable = errors.New("object store unavailable")
+	// ErrRefused says that the store refuses such requests until somebody changes something:
+	// credentials, a policy, the name of the bucket, the kind of store.
+	ErrRefused = errors.New("refused by the object store")
 )
 
 // A DeleteError names the keys that a Delete may have left behind.

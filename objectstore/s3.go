@@ -306,7 +306,8 @@ func (s *S3) Delete(ctx context.Context, keys ...string) error {
 	return nil
 }
 
-// delete returns those of keys that may still be there, with an error if there are any.
+// delete returns those of keys that may still be there, with an error if there are any. The
+// answer need not name those that are gone: what it does not complain of is.
 func (s *S3) delete(a *attempt, keys []string) (left []string, err error) {
 	in := &s3.DeleteObjectsInput{Bucket: &s.cfg.Bucket, Delete: &types.Delete{Quiet: aws.Bool(true)}}
 	for _, key := range keys {
@@ -320,8 +321,11 @@ func (s *S3) delete(a *attempt, keys []string) (left []string, err error) {
 		if aws.ToString(e.Code) == "NoSuchKey" {
 			continue
 		}
-		left = append(left, aws.ToString(e.Key))
 		err = keyError{code: aws.ToString(e.Code), message: aws.ToString(e.Message)}
+		if !slices.Contains(keys, aws.ToString(e.Key)) {
+			return keys, err // it does not say whose error it is
+		}
+		left = append(left, aws.ToString(e.Key))
 	}
 	return left, err
 }

@@ -2,6 +2,9 @@ package objectstore
 
 import (
 	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -18,24 +21,63 @@ const (
 	partsInFlight = 4
 )
 
+// uploadMark is the metadata of an object that was uploaded in parts by which its writer
+// knows it again.
+const uploadMark = "tabletopic-upload"
+
 // putMultipart uploads body in parts. The condition of a create is checked when the parts
-// are put together. That request cannot be told from its own repetition when the answer
-// is lost: the upload is gone either way, so all starts again, and a create then meets
-// the object of the first round, which is what ErrExists allows for.
+// are put together. An upload that the store does not know any more has expired, or an
+// attempt whose answer was lost has put it together, and then the object's mark is ours. If
+// not, and where another create of the key was under way, all starts anew.
 func (s *S3) putMultipart(ctx context.Context, op Op, key string, body [][]byte, size int64) error {
+	mark := rand.Text()
 	for n := 1; ; n++ {
-		err := s.upload(ctx, op, key, body, size)
-		again := code(err) == "NoSuchUpload" || status(err) == http.StatusConflict
-		if err == nil || !again || n >= s.cfg.Attempts || ctx.Err() != nil {
+		err := s.upload(ctx, op, key, mark, body, size)
+		taken := status(err) == http.StatusPreconditionFailed
+		switch {
+		case code(err) == "NoSuchUpload" || taken:
+			found, lookErr := s.mark(ctx, key)
+			switch {
+			case lookErr != nil:
+				return errors.Join(err, lookErr)
+			case found == mark:
+				return nil
+			case taken:
+				return err
+			}
+		case status(err) != http.StatusConflict:
+			return err
+		}
+		if n >= s.cfg.Attempts {
+			return fmt.Errorf("%w: %d uploads: %w", ErrUnavailable, n, err)
+		}
+		if err := s.wait(ctx, n); err != nil {
 			return err
 		}
 	}
 }
 
-func (s *S3) upload(ctx context.Context, op Op, key string, body [][]byte, size int64) error {
+// mark returns the mark of an object, "" if there is none.
+func (s *S3) mark(ctx context.Context, key string) (mark string, err error) {
+	err = s.try(ctx, OpGet, key, func(a *attempt) error {
+		out, err := s.client.HeadObject(a.ctx, &s3.HeadObjectInput{Bucket: &s.cfg.Bucket, Key: &key})
+		if err == nil {
+			mark = out.Metadata[uploadMark]
+		}
+		return err
+	})
+	if status(err) == http.StatusNotFound {
+		return "", nil
+	}
+	return mark, err
+}
+
+func (s *S3) upload(ctx context.Context, op Op, key, mark string, body [][]byte, size int64) error {
 	var id *string
 	err := s.try(ctx, OpMultipart, key, func(a *attempt) error {
-		out, err := s.client.CreateMultipartUpload(a.ctx, &s3.CreateMultipartUploadInput{Bucket: &s.cfg.Bucket, Key: &key})
+		out, err := s.client.CreateMultipartUpload(a.ctx, &s3.CreateMultipartUploadInput{
+			Bucket: &s.cfg.Bucket, Key: &key, Metadata: map[string]string{uploadMark: mark},
+		})
 		if err == nil {
 			id = out.UploadId
 		}

@@ -37,9 +37,12 @@ type faultyServer struct {
 	served []string  // guarded by mu; "METHOD path?query"
 }
 
+// spoiling serves a request otherwise than the proxy does.
+type spoiling = func(s *faultyServer, w http.ResponseWriter, r *http.Request)
+
 type spoiler struct {
 	match func(*http.Request) bool
-	serve func(s *faultyServer, w http.ResponseWriter, r *http.Request)
+	serve spoiling
 }
 
 func (s *faultyServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -58,7 +61,7 @@ func (s *faultyServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // next spoils the next n requests of a method whose query holds the text.
-func (s *faultyServer) next(n int, method, query string, serve func(*faultyServer, http.ResponseWriter, *http.Request)) {
+func (s *faultyServer) next(n int, method, query string, serve spoiling) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for range n {
@@ -70,7 +73,7 @@ func (s *faultyServer) next(n int, method, query string, serve func(*faultyServe
 }
 
 // answer is an S3 error, without effect.
-func answer(status int, code string) func(*faultyServer, http.ResponseWriter, *http.Request) {
+func answer(status int, code string) spoiling {
 	return func(_ *faultyServer, w http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
 		w.Header().Set("Content-Type", "application/xml")
@@ -150,23 +153,23 @@ func TestS3Retries(t *testing.T) {
 	for _, c := range []struct {
 		name, method, query string
 		times               int
-		spoil               func(*faultyServer, http.ResponseWriter, *http.Request)
+		spoil               spoiling
 		do                  func(*S3) error
 		requests            int64
 		want                error // nil: success
 		text                string
 	}{
 		{"slow down", "PUT", "", 3, answer(503, "SlowDown"), create, 4, nil, ""},
-		{"slow down for ever", "PUT", "", 4, answer(503, "SlowDown"), create, 4, errAny, "4 attempts"},
+		{"slow down for ever", "PUT", "", 4, answer(503, "SlowDown"), create, 4, ErrUnavailable, "4 attempts"},
 		{"500", "PUT", "", 1, answer(500, "InternalError"), create, 2, nil, ""},
 		{"429", "PUT", "", 1, answer(429, "TooManyRequests"), create, 2, nil, ""},
 		{"conflict", "PUT", "", 2, answer(409, "ConditionalRequestConflict"), create, 3, nil, ""},
 		{"conflict by another name", "PUT", "", 1, answer(409, "Conflict"), create, 2, nil, ""},
 		{"lost answer", "PUT", "", 1, lost, create, 2, ErrExists, ""},
 		{"hung", "PUT", "", 1, hung, create, 2, nil, ""},
-		{"forbidden", "PUT", "", 1, answer(403, "AccessDenied"), create, 1, errAny, "check the credentials"},
-		{"bad request", "PUT", "", 1, answer(400, "InvalidRequest"), create, 1, errAny, "InvalidRequest"},
-		{"no bucket", "PUT", "", 1, answer(404, "NoSuchBucket"), create, 1, errAny, "bucket bucket does not exist"},
+		{"forbidden", "PUT", "", 1, answer(403, "AccessDenied"), create, 1, ErrRefused, "check the credentials"},
+		{"bad request", "PUT", "", 1, answer(400, "InvalidRequest"), create, 1, ErrRefused, "InvalidRequest"},
+		{"no bucket", "PUT", "", 1, answer(404, "NoSuchBucket"), create, 1, ErrRefused, "bucket bucket does not exist"},
 		{"torn read", "GET", "", 2, torn, read, 3, nil, ""},
 		{"hung read", "GET", "", 1, hung, read, 2, nil, ""},
 		{"slow read", "GET", "", 1, answer(503, "SlowDown"), read, 2, nil, ""},
@@ -248,25 +251,6 @@ func TestS3Multipart(t *testing.T) {
 	}
 	want("m/3")
 
-	// Some stores answer the repeated completion of an upload, to others it is unknown.
-	server.next(1, "POST", "uploadId", lost)
-	if err := s.PutIfAbsent(t.Context(), "m/4", parts...); err != nil && !errors.Is(err, ErrExists) {
-		t.Fatalf("create whose answer was lost: %v, want none or %v", err, ErrExists)
-	}
-	want("m/4")
-	server.next(1, "POST", "uploadId", lost)
-	server.next(1, "POST", "uploadId", answer(404, "NoSuchUpload"))
-	if err := s.PutIfAbsent(t.Context(), "m/4b", parts...); !errors.Is(err, ErrExists) {
-		t.Fatalf("create whose answer and upload were lost: %v, want %v", err, ErrExists)
-	}
-	want("m/4b")
-	server.next(1, "POST", "uploadId", lost)
-	server.next(1, "POST", "uploadId", answer(404, "NoSuchUpload"))
-	if err := s.Put(t.Context(), "m/5", parts...); err != nil {
-		t.Fatalf("put whose answer was lost: %v", err)
-	}
-	want("m/5")
-
 	// An upload that fails leaves no parts behind.
 	server.next(1, "PUT", "partNumber=1", answer(403, "AccessDenied"))
 	if err := s.Put(t.Context(), "m/6", parts...); err == nil {
@@ -280,10 +264,81 @@ func TestS3Multipart(t *testing.T) {
 	}
 }
 
+// An upload that the store does not know any more has either been put together by an attempt
+// whose answer was lost, or has expired, or was aborted by somebody. The first is success,
+// of the others all is sent anew, and the object is whole in the end.
+func TestS3UploadThatIsGone(t *testing.T) {
+	s, server, _ := openFaulty(t)
+	body := bytes.Repeat([]byte("0123456789abcdef"), 12<<20/16)
+	gone := answer(404, "NoSuchUpload")
+	other := func(ss *faultyServer, w http.ResponseWriter, r *http.Request) {
+		if err := s.PutIfAbsent(r.Context(), strings.TrimPrefix(r.URL.Path, "/bucket/"), []byte("of another writer")); err != nil {
+			t.Error(err)
+		}
+		gone(ss, w, r)
+	}
+	for _, c := range []struct {
+		name, method, query string
+		spoil               []spoiling
+		put                 bool // replaces what is there
+		begun               int  // uploads
+		want                error
+	}{
+		{name: "part of an expired upload", method: "PUT", query: "partNumber=2", spoil: []spoiling{gone}, begun: 2},
+		{name: "parts of expired uploads", method: "PUT", query: "partNumber=1", spoil: []spoiling{gone, gone}, begun: 3},
+		{name: "completion of an expired upload", method: "POST", query: "uploadId", spoil: []spoiling{gone}, begun: 2},
+		{name: "… of a put", method: "POST", query: "uploadId", spoil: []spoiling{gone}, put: true, begun: 2},
+		{name: "completion whose answer was lost", method: "POST", query: "uploadId", spoil: []spoiling{lost}, begun: 1},
+		{name: "… and which is then unknown", method: "POST", query: "uploadId", spoil: []spoiling{lost, gone}, begun: 1},
+		{name: "… of a put", method: "POST", query: "uploadId", spoil: []spoiling{lost, gone}, put: true, begun: 1},
+		{name: "… and then meets its own object", method: "POST", query: "uploadId", spoil: []spoiling{lost, answer(412, "PreconditionFailed")}, begun: 1},
+		{name: "expired upload, and the key is taken", method: "POST", query: "uploadId", spoil: []spoiling{other}, begun: 2, want: ErrExists},
+		{name: "always expired", method: "POST", query: "uploadId", spoil: []spoiling{gone, gone, gone, gone}, begun: 4, want: ErrUnavailable},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, spoil := range c.spoil {
+				server.next(1, c.method, c.query, spoil)
+			}
+			server.mu.Lock()
+			server.served = nil
+			server.mu.Unlock()
+			key, create := rndKey(), s.PutIfAbsent
+			if c.put {
+				create = s.Put
+			}
+			if err := create(t.Context(), key, body[:7], body[7:]); !errors.Is(err, c.want) {
+				t.Errorf("%v, want %v", err, c.want)
+			}
+			got, err := s.Get(t.Context(), key, 0, -1)
+			if whole := err == nil && bytes.Equal(got, body); whole != (c.want == nil) {
+				t.Errorf("the object is there and whole: %v (%d bytes, %v)", whole, len(got), err)
+			}
+			server.mu.Lock()
+			defer server.mu.Unlock()
+			begun, aborted := 0, 0
+			for _, r := range server.served {
+				if strings.HasPrefix(r, "POST") && strings.Contains(r, "uploads") {
+					begun++
+				}
+				if strings.HasPrefix(r, "DELETE") {
+					aborted++
+				}
+			}
+			if begun != c.begun || aborted < begun-1 {
+				t.Errorf("%d uploads begun and %d aborted, want %d begun", begun, aborted, c.begun)
+			}
+			if len(server.spoil) > 0 {
+				t.Errorf("%d spoiled answers were not asked for", len(server.spoil))
+				server.spoil = nil
+			}
+		})
+	}
+}
+
 // Delete says which keys may be left, tries those again that may go, and counts the missing as gone.
 func TestS3DeleteNamesWhatIsLeft(t *testing.T) {
 	s, server, count := openFaulty(t)
-	failing := func(xml string) func(*faultyServer, http.ResponseWriter, *http.Request) {
+	failing := func(xml string) spoiling {
 		return func(_ *faultyServer, w http.ResponseWriter, r *http.Request) {
 			io.Copy(io.Discard, r.Body)
 			w.Header().Set("Content-Type", "application/xml")
@@ -305,6 +360,21 @@ func TestS3DeleteNamesWhatIsLeft(t *testing.T) {
 	if n := count.Count(OpDelete); n != 3 {
 		t.Errorf("%d requests, want 3", n)
 	}
+	// Stores answer quietly or not, whatever they were asked; both name nobody who may be left.
+	for _, xml := range []string{"", "<Deleted><Key>a</Key></Deleted>", "<Deleted><Key>a</Key></Deleted><Deleted><Key>b</Key></Deleted>"} {
+		server.next(1, "POST", "delete", failing(xml))
+		if err := s.Delete(t.Context(), "a", "b"); err != nil {
+			t.Errorf("answer %q: %v", xml, err)
+		}
+	}
+	server.next(1, "POST", "delete", failing("<Error><Code>AccessDenied</Code><Message>m</Message></Error>"))
+	e, ok = errors.AsType[*DeleteError](s.Delete(t.Context(), "a", "b"))
+	if !ok || !cmp.Equal(e.Keys, []string{"a", "b"}) {
+		t.Errorf("an error of a key that is not named leaves %v, want all", e)
+	}
+	if n := count.Count(OpDelete); n != 7 {
+		t.Errorf("%d requests, want 7", n)
+	}
 	many := make([]string, 2500)
 	for i := range many {
 		many[i] = fmt.Sprintf("many/%d", i)
@@ -314,8 +384,8 @@ func TestS3DeleteNamesWhatIsLeft(t *testing.T) {
 	if !ok || !cmp.Equal(e.Keys, many[:1000]) {
 		t.Errorf("left: %v, want the first thousand keys", ok)
 	}
-	if n := count.Count(OpDelete); n != 6 {
-		t.Errorf("%d requests, want 6", n)
+	if n := count.Count(OpDelete); n != 10 {
+		t.Errorf("%d requests, want 10", n)
 	}
 }
 

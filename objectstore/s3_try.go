@@ -39,13 +39,17 @@ func (s *S3) try(ctx context.Context, op Op, key string, do func(*attempt) error
 		case !retryable(op, err):
 			return err
 		case n >= s.cfg.Attempts:
-			return fmt.Errorf("%d attempts: %w", n, err)
+			return fmt.Errorf("%w: %d attempts: %w", ErrUnavailable, n, err)
 		}
-		longest := min(s.cfg.Backoff<<min(n-1, 16), 5*time.Second)
-		if err := sleep(ctx, rand.N(longest)); err != nil {
+		if err := s.wait(ctx, n); err != nil {
 			return err
 		}
 	}
+}
+
+// wait is what passes between attempt n and the next.
+func (s *S3) wait(ctx context.Context, n int) error {
+	return sleep(ctx, rand.N(min(s.cfg.Backoff<<min(n-1, 16), 5*time.Second)))
 }
 
 func (s *S3) attempt(ctx context.Context, op Op, key string, do func(*attempt) error) error {
@@ -217,20 +221,27 @@ func retryable(op Op, err error) bool {
 
 // explain turns an error of the SDK into one of the package, or says what to do about it.
 func (s *S3) explain(err error) error {
-	switch status(err) {
+	switch c := status(err); c {
 	case http.StatusPreconditionFailed:
 		return fmt.Errorf("%w (412)", ErrExists)
 	case http.StatusNotFound:
-		if code(err) == "NoSuchBucket" {
-			return fmt.Errorf("bucket %s does not exist: create it, or correct the URL: %w", s.cfg.Bucket, err)
+		switch code(err) {
+		case "NoSuchUpload":
+			return err
+		case "NoSuchBucket":
+			return fmt.Errorf("%w: bucket %s does not exist: create it, or correct the URL: %w", ErrRefused, s.cfg.Bucket, err)
 		}
 		return ErrNotFound
 	case http.StatusMovedPermanently, http.StatusTemporaryRedirect:
 		e, _ := errors.AsType[*smithyhttp.ResponseError](err)
-		return fmt.Errorf("bucket %s is not in region %s: set ?region=%s: %w",
-			s.cfg.Bucket, s.cfg.Region, e.Response.Header.Get("X-Amz-Bucket-Region"), err)
+		return fmt.Errorf("%w: bucket %s is not in region %s: set ?region=%s: %w",
+			ErrRefused, s.cfg.Bucket, s.cfg.Region, e.Response.Header.Get("X-Amz-Bucket-Region"), err)
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return fmt.Errorf("access to bucket %s refused: check the credentials and the bucket's policy: %w", s.cfg.Bucket, err)
+		return fmt.Errorf("%w: access to bucket %s refused: check the credentials and the bucket's policy: %w", ErrRefused, s.cfg.Bucket, err)
+	default:
+		if (c >= 400 && c < 500 || c == http.StatusNotImplemented) && !errors.Is(err, ErrUnavailable) {
+			return fmt.Errorf("%w: %w", ErrRefused, err)
+		}
 	}
 	return err
 }
