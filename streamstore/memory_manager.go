@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -20,6 +21,8 @@ type MemoryManager struct {
 	objects    map[ObjectID]*memoryObject
 	nextStream StreamID
 	nextObject ObjectID
+	sweeper    Node
+	sweepUntil time.Time
 }
 
 type memoryNode struct {
@@ -632,4 +635,92 @@ func (m *MemoryManager) ForgetObjects(_ context.Context, node Node, ids []Object
 		delete(m.objects, id)
 	}
 	return nil
+}
+
+// known describes an object. The caller holds mu.
+func (m *MemoryManager) known(o *memoryObject) KnownObject {
+	k := KnownObject{ObjectRef: o.ObjectRef, State: ObjectReferenced, Node: o.node, Since: o.since}
+	switch {
+	case !o.committed && m.now().Before(o.since):
+		k.State = ObjectPrepared
+	case o.named == 0:
+		k.State = ObjectDestroyed
+	}
+	return k
+}
+
+func (m *MemoryManager) Objects(_ context.Context, after ObjectID, limit int) ([]KnownObject, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	at := make(map[ObjectID]*KnownObject)
+	var list []KnownObject
+	for id, o := range m.objects {
+		if id > after {
+			list = append(list, m.known(o))
+		}
+	}
+	slices.SortFunc(list, func(a, b KnownObject) int { return cmp.Compare(a.ID, b.ID) })
+	list = list[:min(limit, len(list))]
+	for i := range list {
+		at[list[i].ID] = &list[i]
+		list[i].Parts = slices.Sorted(slices.Values(m.objects[list[i].ID].parts))
+	}
+	for _, id := range slices.Sorted(maps.Keys(m.streams)) {
+		s := m.streams[id]
+		for _, r := range s.ranges {
+			if o := at[r.ID]; o != nil {
+				o.Ranges = append(o.Ranges, StreamRange{Stream: id, Start: max(r.Start, s.Start), End: r.End})
+			}
+		}
+	}
+	return list, nil
+}
+
+func (m *MemoryManager) FindObjects(_ context.Context, ids []ObjectID) ([]KnownObject, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var list []KnownObject
+	for _, id := range slices.Compact(slices.Sorted(slices.Values(ids))) {
+		if o := m.objects[id]; o != nil {
+			list = append(list, m.known(o))
+		}
+	}
+	return list, nil
+}
+
+func (m *MemoryManager) Composites(_ context.Context, part ObjectID) ([]ObjectID, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var list []ObjectID
+	for id, o := range m.objects {
+		if slices.Contains(o.parts, part) {
+			list = append(list, id)
+		}
+	}
+	slices.Sort(list)
+	return list, nil
+}
+
+func (m *MemoryManager) CountObjects(context.Context) (map[ObjectState]ObjectCount, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	counts := make(map[ObjectState]ObjectCount)
+	for _, o := range m.objects {
+		k := m.known(o)
+		counts[k.State] = ObjectCount{counts[k.State].Objects + 1, counts[k.State].Bytes + k.Size}
+	}
+	return counts, nil
+}
+
+func (m *MemoryManager) ClaimSweep(_ context.Context, node Node, ttl time.Duration) (SweepClaim, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, err := m.check(node); err != nil {
+		return SweepClaim{}, err
+	}
+	mine := m.sweeper == node || !m.now().Before(m.sweepUntil)
+	if mine {
+		m.sweeper, m.sweepUntil = node, m.now().Add(ttl)
+	}
+	return SweepClaim{Mine: mine, Until: m.sweepUntil, Last: m.nextObject - 1}, nil
 }

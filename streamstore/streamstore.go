@@ -116,6 +116,23 @@ type ObjectManager interface {
 	DeletableObjects(ctx context.Context, node Node, grace time.Duration, limit int) ([]ObjectRef, error)
 	// ForgetObjects removes the rows of objects that were deleted from the bucket.
 	ForgetObjects(ctx context.Context, node Node, ids []ObjectID) error
+	ObjectInventory
+}
+
+// An ObjectInventory tells which objects there are, so that the bucket can be compared with it.
+type ObjectInventory interface {
+	// Objects returns objects with an id above after, by id, as of one moment; at most limit,
+	// and fewer if they hold many ranges. None is the end.
+	Objects(ctx context.Context, after ObjectID, limit int) ([]KnownObject, error)
+	// FindObjects returns those of the ids that are known, by id, without Ranges and Parts.
+	FindObjects(ctx context.Context, ids []ObjectID) ([]KnownObject, error)
+	// Composites returns the composites that link a stream object, by id.
+	Composites(ctx context.Context, part ObjectID) ([]ObjectID, error)
+	// CountObjects returns how many objects are in each state; states without any may lack.
+	CountObjects(ctx context.Context) (map[ObjectState]ObjectCount, error)
+	// ClaimSweep makes node the one that may sweep the bucket until ttl from now, or renews
+	// that; it does not while another has the turn. It is refused to a superseded database.
+	ClaimSweep(ctx context.Context, node Node, ttl time.Duration) (SweepClaim, error)
 }
 
 // WALKind says where a node's write-ahead log lives.
@@ -222,6 +239,38 @@ const (
 	KindStream    ObjectKind = 2
 	KindComposite ObjectKind = 3 // links to stream objects
 )
+
+// ObjectState is how far an object is in its life.
+type ObjectState string
+
+const (
+	ObjectPrepared   ObjectState = "prepared"   // the id is given away, until it is committed or expires
+	ObjectReferenced ObjectState = "referenced" // streams, or composites, hold data in it
+	ObjectDestroyed  ObjectState = "destroyed"  // nothing names it any more: it is deleted after a grace
+	ObjectOrphaned   ObjectState = "orphaned"   // it lies in the bucket, and metadata does not know it
+)
+
+// KnownObject is an object as metadata knows it.
+type KnownObject struct {
+	ObjectRef // of an id that was never committed Kind and Size are 0
+	State     ObjectState
+	Node      NodeID    // that has to compact it
+	Since     time.Time // when it was committed or destroyed; of a prepared one when it expires
+	// Ranges are those that metadata finds in it: of streams that exist, cut off at their
+	// starts, without epochs, by stream.
+	Ranges []StreamRange
+	Parts  []ObjectID // that it links, by id
+}
+
+// ObjectCount is how many objects there are, and the bytes in them.
+type ObjectCount struct{ Objects, Bytes int64 }
+
+// SweepClaim is the answer of ClaimSweep.
+type SweepClaim struct {
+	Mine  bool
+	Until time.Time // when the turn ends, whoever has it
+	Last  ObjectID  // the highest id given away before the claim
+}
 
 type ObjectRef struct {
 	ID   ObjectID
