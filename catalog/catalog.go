@@ -1,8 +1,9 @@
 // Package catalog is the narrow view that Table Topic has of an Iceberg catalog: load,
 // create, commit. Metadata, manifests and the protocols are iceberg-go's.
 //
-// Packages catalog/sql, catalog/rest, … open the catalogs; package catalogtest is
-// their common conformance suite, centred on [Catalog.Commit].
+// Packages catalog/sql, catalog/rest, catalog/glue, … open the catalogs; package catalogtest
+// is their common conformance suite, centred on [Catalog.Commit]. [PointerCatalog] is what
+// those have in common that only name a metadata file.
 //
 // # How a commit is made
 //
@@ -36,9 +37,8 @@ type Catalog interface {
 	// Load returns the table as the catalog has it now. ErrNoTable if there is none.
 	Load(ctx context.Context, id table.Identifier) (*table.Table, error)
 	// Create makes the namespace if it is missing, and an unpartitioned table.
-	// ErrTableExists if the name is taken. The SQL catalog takes the field ids of schema
-	// as they are; others assign fresh ones, level by level: go on with those of the
-	// table returned.
+	// ErrTableExists if the name is taken. A REST catalog assigns fresh field ids, level by
+	// level; others take those of schema as they are: go on with those of the table returned.
 	Create(ctx context.Context, id table.Identifier, schema *iceberg.Schema, properties iceberg.Properties) (*table.Table, error)
 	// Commit applies c on top of base, as one change, and only if the catalog still has
 	// exactly base. It returns the new table. See ErrCommitConflict and ErrCommitUnknown;

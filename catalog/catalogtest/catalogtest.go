@@ -32,6 +32,19 @@ type Fixture struct {
 	LoseAnswer func()
 	// LoseRequest makes the next commit of Catalog vanish without effect.
 	LoseRequest func()
+	// BadGateway makes the next commit of Catalog take effect and its answer a 5xx. May be nil.
+	BadGateway func()
+	// Repeat makes the next commit of Catalog reach the catalog twice; the second answer
+	// counts. May be nil.
+	Repeat func()
+	// Hold makes the next commit of Catalog fail and its request wait on its way, until land
+	// delivers it. May be nil.
+	Hold func() (land func())
+	// Storm refuses the next n commits of Catalog as conflicts. May be nil.
+	Storm func(n int)
+	// Patience is how long a commit may have to wait for an earlier one whose outcome is
+	// unknown, because the catalog keeps it from the table for so long. Not at all if zero.
+	Patience time.Duration
 	// Fresh says that the catalog assigns field ids of its own to a new table.
 	Fresh bool
 }
@@ -49,6 +62,10 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		{"RacersLoseNothing", racers},
 		{"LostAnswerIsUnknownAndApplied", lostAnswer},
 		{"LostRequestIsUnknownAndNotApplied", lostRequest},
+		{"BadGatewayIsUnknown", badGatewayIsUnknown},
+		{"HeldCommitNeverLandsTwice", heldCommit},
+		{"RepeatedRequestIsDone", repeatedRequest},
+		{"ConflictStormPasses", conflictStorm},
 		{"ForeignSchemaChangeSurvives", foreignSchema},
 		{"SchemaCommitKeepsIds", schemaCommit},
 		{"SchemaCommitsRace", schemaRace},
@@ -341,7 +358,102 @@ func lostRequest(t *testing.T, f Fixture) {
 		t.Fatalf("commit: %v", err)
 	}
 	equal(t, "files", contents(t, f, tbl), []string{})
-	commit(t, f.Catalog, load(t, f.Catalog, tbl), files(t, f, tbl, "a"))
+	again(t, f, tbl, "a")
+	equal(t, "files", contents(t, f, tbl), []string{"a"})
+}
+
+// again commits as a coordinator does after an unknown outcome: on the table as it is, until
+// it is done or found done.
+func again(t *testing.T, f Fixture, tbl *table.Table, name string) *table.Table {
+	t.Helper()
+	deadline := time.Now().Add(f.Patience)
+	for {
+		base := load(t, f.Catalog, tbl)
+		if base.Properties()["tabletopic.last"] == name {
+			return base
+		}
+		next, err := f.Catalog.Commit(t.Context(), base, files(t, f, tbl, name))
+		switch {
+		case err == nil:
+			return next
+		case errors.Is(err, catalog.ErrCommitConflict):
+		case !errors.Is(err, catalog.ErrCommitUnknown) || time.Now().After(deadline):
+			t.Fatalf("commit again: %v", err)
+		}
+	}
+}
+
+// A 5xx after the effect is unknown; the commit is there.
+func badGatewayIsUnknown(t *testing.T, f Fixture) {
+	if f.BadGateway == nil {
+		t.Skip("this catalog has no gateway")
+	}
+	tbl := create(t, f, nil)
+	f.BadGateway()
+	if _, err := f.Catalog.Commit(t.Context(), tbl, files(t, f, tbl, "a")); !errors.Is(err, catalog.ErrCommitUnknown) {
+		t.Fatalf("commit: %v", err)
+	}
+	again(t, f, tbl, "a")
+	equal(t, "files", contents(t, f, tbl), []string{"a"})
+	equal(t, "snapshots", len(load(t, f.Other, tbl).Metadata().Snapshots()), 1)
+}
+
+// A commit that is still on its way when its sender has given up and gone on never lands
+// besides the second attempt.
+func heldCommit(t *testing.T, f Fixture) {
+	if f.Hold == nil {
+		t.Skip("the requests of this catalog cannot be held")
+	}
+	for _, late := range []bool{true, false} {
+		id := table.Identifier{"web", fmt.Sprintf("held_%v", late)}
+		tbl, err := f.Catalog.Create(t.Context(), id, Schema(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		land := f.Hold()
+		if _, err := f.Catalog.Commit(t.Context(), tbl, files(t, f, tbl, "a")); !errors.Is(err, catalog.ErrCommitUnknown) {
+			t.Fatalf("held commit: %v", err)
+		}
+		if !late {
+			land()
+		}
+		done := again(t, f, tbl, "a")
+		if late {
+			land()
+		}
+		equal(t, fmt.Sprintf("late=%v: snapshot", late), load(t, f.Other, tbl).CurrentSnapshot().SnapshotID, done.CurrentSnapshot().SnapshotID)
+		equal(t, fmt.Sprintf("late=%v: files", late), contents(t, f, tbl), []string{"a"})
+		equal(t, fmt.Sprintf("late=%v: snapshots", late), len(load(t, f.Other, tbl).Metadata().Snapshots()), 1)
+	}
+}
+
+// A request that reaches the catalog twice makes a conflict of a commit that is done; the
+// table tells, and nothing that it names is deleted.
+func repeatedRequest(t *testing.T, f Fixture) {
+	if f.Repeat == nil {
+		t.Skip("nothing repeats the requests of this catalog")
+	}
+	tbl := create(t, f, nil)
+	f.Repeat()
+	commit(t, f.Catalog, tbl, files(t, f, tbl, "a"))
+	equal(t, "files", contents(t, f, tbl), []string{"a"})
+}
+
+// Conflicts in a row leave nothing behind, and the commit after them is whole.
+func conflictStorm(t *testing.T, f Fixture) {
+	if f.Storm == nil {
+		t.Skip("nothing refuses the commits of this catalog")
+	}
+	tbl := create(t, f, nil)
+	const n = 5
+	f.Storm(n)
+	for i := range n {
+		if _, err := f.Catalog.Commit(t.Context(), tbl, files(t, f, tbl, "a")); !errors.Is(err, catalog.ErrCommitConflict) {
+			t.Fatalf("commit %d: %v", i, err)
+		}
+	}
+	equal(t, "files", contents(t, f, tbl), []string{})
+	commit(t, f.Catalog, tbl, files(t, f, tbl, "a"))
 	equal(t, "files", contents(t, f, tbl), []string{"a"})
 }
 
@@ -362,7 +474,7 @@ func foreignSchema(t *testing.T, f Fixture) {
 	if _, err := f.Catalog.Commit(t.Context(), base, files(t, f, tbl, "b")); !errors.Is(err, catalog.ErrCommitConflict) {
 		t.Fatalf("data commit on the old schema: %v", err)
 	}
-	if _, err := f.Catalog.Commit(t.Context(), base, catalog.Commit{Schema: with(base, "y")}); !errors.Is(err, catalog.ErrCommitConflict) {
+	if _, err := f.Catalog.Commit(t.Context(), base, catalog.Commit{Schema: With(base, "y")}); !errors.Is(err, catalog.ErrCommitConflict) {
 		t.Fatalf("schema commit on the old schema: %v", err)
 	}
 	commit(t, f.Catalog, load(t, f.Catalog, tbl), files(t, f, tbl, "b"))
@@ -373,8 +485,8 @@ func foreignSchema(t *testing.T, f Fixture) {
 	equal(t, "schema of the snapshot", *now.CurrentSnapshot().SchemaID, now.Schema().ID)
 }
 
-// with is the schema of base and one more column, with the next id.
-func with(base *table.Table, name string) *iceberg.Schema {
+// With is the schema of base and one more column, with the next id.
+func With(base *table.Table, name string) *iceberg.Schema {
 	fields := append(slices.Clone(base.Schema().Fields()),
 		iceberg.NestedField{ID: base.Metadata().LastColumnID() + 1, Name: name, Type: iceberg.PrimitiveTypes.String})
 	return iceberg.NewSchema(0, fields...)
@@ -384,7 +496,7 @@ func with(base *table.Table, name string) *iceberg.Schema {
 func schemaCommit(t *testing.T, f Fixture) {
 	tbl := create(t, f, nil)
 	last := tbl.Metadata().LastColumnID()
-	next := commit(t, f.Catalog, tbl, catalog.Commit{Schema: with(tbl, "country")})
+	next := commit(t, f.Catalog, tbl, catalog.Commit{Schema: With(tbl, "country")})
 	field, ok := next.Schema().FindFieldByName("country")
 	if !ok || field.ID != last+1 {
 		t.Fatalf("country: %v, want id %d", field, last+1)
@@ -406,8 +518,8 @@ func schemaCommit(t *testing.T, f Fixture) {
 // Two schema commits on one base: one of them is refused.
 func schemaRace(t *testing.T, f Fixture) {
 	tbl := create(t, f, nil)
-	commit(t, f.Other, tbl, catalog.Commit{Schema: with(tbl, "theirs")})
-	if _, err := f.Catalog.Commit(t.Context(), tbl, catalog.Commit{Schema: with(tbl, "ours")}); !errors.Is(err, catalog.ErrCommitConflict) {
+	commit(t, f.Other, tbl, catalog.Commit{Schema: With(tbl, "theirs")})
+	if _, err := f.Catalog.Commit(t.Context(), tbl, catalog.Commit{Schema: With(tbl, "ours")}); !errors.Is(err, catalog.ErrCommitConflict) {
 		t.Fatalf("second schema commit: %v", err)
 	}
 	if _, ok := load(t, f.Other, tbl).Schema().FindFieldByName("theirs"); !ok {

@@ -88,14 +88,24 @@ func ownServer(t *testing.T, store catalogtest.Store) (uri string) {
 func fixture(t *testing.T, uri string, locator catalog.Locator) catalogtest.Fixture {
 	t.Helper()
 	p := newProxy(t, uri)
-	return catalogtest.Fixture{
-		Catalog:     open(t, p.uri, locator),
-		Other:       open(t, uri, locator),
-		Locator:     locator,
-		LoseAnswer:  func() { p.next.Store(loseAnswer) },
-		LoseRequest: func() { p.next.Store(loseRequest) },
-		Fresh:       true,
+	return p.Arm(catalogtest.Fixture{Catalog: open(t, p.URI, locator), Other: open(t, uri, locator), Locator: locator, Fresh: true})
+}
+
+var commitPath = regexp.MustCompile(`/tables/[^/]+$`)
+
+// newProxy breaks commits on their way to a REST catalog.
+func newProxy(t *testing.T, target string) *catalogtest.Proxy {
+	t.Helper()
+	p := catalogtest.NewProxy(t, target)
+	p.IsCommit = func(r *http.Request, _ []byte) bool {
+		return r.Method == http.MethodPost && commitPath.MatchString(r.URL.Path)
 	}
+	p.Conflict = func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusConflict)
+		io.WriteString(w, `{"error":{"message":"another commit came first","type":"CommitFailedException","code":409}}`)
+	}
+	return p
 }
 
 func open(t *testing.T, uri string, locator catalog.Locator) *Catalog {
@@ -106,81 +116,6 @@ func open(t *testing.T, uri string, locator catalog.Locator) *Catalog {
 	}
 	t.Cleanup(func() { c.Close() })
 	return c
-}
-
-// proxy stands in front of a catalog and breaks the next commit.
-type proxy struct {
-	uri    string
-	next   atomic.Int32
-	held   chan func()              // holdRequest: delivers the request to the server
-	modify func(body []byte) []byte // of every answer
-}
-
-const (
-	loseAnswer  = 1 + iota // the server commits, and the connection breaks
-	badGateway             // the server commits, and 502 is answered
-	loseRequest            // 503, and the server sees nothing
-	holdRequest            // 504 now, delivered when the test says so
-	sendTwice              // the answer to the second of two deliveries
-)
-
-var commitPath = regexp.MustCompile(`/tables/[^/]+$`)
-
-func newProxy(t *testing.T, target string) *proxy {
-	t.Helper()
-	u, err := url.Parse(target)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &proxy{held: make(chan func(), 1)}
-	forward := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: u.Scheme, Host: u.Host})
-	forward.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
-	forward.ModifyResponse = func(r *http.Response) error {
-		if p.modify == nil || r.Header.Get("Content-Encoding") != "" {
-			return nil
-		}
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			return err
-		}
-		body = p.modify(body)
-		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-		r.Header.Del("Content-Length")
-		return nil
-	}
-	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fault := int32(0)
-		if r.Method == http.MethodPost && commitPath.MatchString(r.URL.Path) {
-			fault = p.next.Swap(0)
-		}
-		body, _ := io.ReadAll(r.Body)
-		deliver := func(w http.ResponseWriter) {
-			again := r.Clone(context.WithoutCancel(r.Context()))
-			again.Body = io.NopCloser(bytes.NewReader(body))
-			forward.ServeHTTP(w, again)
-		}
-		switch fault {
-		case loseAnswer:
-			deliver(httptest.NewRecorder())
-			panic(http.ErrAbortHandler)
-		case badGateway:
-			deliver(httptest.NewRecorder())
-			w.WriteHeader(http.StatusBadGateway)
-		case loseRequest:
-			w.WriteHeader(http.StatusServiceUnavailable)
-		case holdRequest:
-			p.held <- func() { deliver(httptest.NewRecorder()) }
-			w.WriteHeader(http.StatusGatewayTimeout)
-		case sendTwice:
-			deliver(httptest.NewRecorder())
-			deliver(w)
-		default:
-			deliver(w)
-		}
-	}))
-	t.Cleanup(h.Close)
-	p.uri = h.URL + u.Path
-	return p
 }
 
 func create(t *testing.T, c *Catalog) *table.Table {
@@ -208,51 +143,6 @@ func totalFiles(t *testing.T, c *Catalog, tbl *table.Table) string {
 	return now.CurrentSnapshot().Summary.Properties["total-data-files"]
 }
 
-// A commit that is still on its way when its sender has given up and gone on never lands
-// besides the second attempt.
-func TestHeldCommitNeverLandsTwice(t *testing.T) {
-	for _, late := range []bool{true, false} {
-		store := catalogtest.Store{Prefix: "file:///w/", Bucket: objectstore.NewMemory()}
-		p := newProxy(t, ownServer(t, store))
-		c := open(t, p.uri, store)
-		tbl := create(t, c)
-		p.next.Store(holdRequest)
-		if _, err := c.Commit(t.Context(), tbl, appendFile(t, tbl, "a")); !errors.Is(err, catalog.ErrCommitUnknown) {
-			t.Fatalf("held commit: %v", err)
-		}
-		land := <-p.held
-		if !late {
-			land()
-		}
-		_, err := c.Commit(t.Context(), tbl, appendFile(t, tbl, "a"))
-		if late {
-			land()
-		}
-		if late != (err == nil) || !late && !errors.Is(err, catalog.ErrCommitConflict) {
-			t.Errorf("late=%v: second attempt: %v", late, err)
-		}
-		if n := totalFiles(t, c, tbl); n != "1" {
-			t.Errorf("late=%v: %s files, want 1", late, n)
-		}
-	}
-}
-
-// A proxy that repeats a request makes a conflict of a commit that is done; the snapshot
-// in the table tells.
-func TestRepeatedRequestIsDone(t *testing.T) {
-	store := catalogtest.Store{Prefix: "file:///w/", Bucket: objectstore.NewMemory()}
-	p := newProxy(t, ownServer(t, store))
-	c := open(t, p.uri, store)
-	tbl := create(t, c)
-	p.next.Store(sendTwice)
-	if _, err := c.Commit(t.Context(), tbl, appendFile(t, tbl, "a")); err != nil {
-		t.Fatal(err)
-	}
-	if n := totalFiles(t, c, tbl); n != "1" {
-		t.Errorf("%s files, want 1", n)
-	}
-}
-
 // Every status has one meaning for the outcome of a commit.
 func TestOutcomeOfStatus(t *testing.T) {
 	cause := errors.New("cause")
@@ -272,27 +162,19 @@ func TestOutcomeOfStatus(t *testing.T) {
 	}
 }
 
-// A 502 and an answer that is no JSON leave the outcome unknown, though the commit landed.
+// An answer that is no JSON leaves the outcome unknown, though the commit landed.
 func TestBrokenAnswers(t *testing.T) {
 	store := catalogtest.Store{Prefix: "file:///w/", Bucket: objectstore.NewMemory()}
 	p := newProxy(t, ownServer(t, store))
-	c := open(t, p.uri, store)
+	c := open(t, p.URI, store)
 	tbl := create(t, c)
-	p.next.Store(badGateway)
-	if _, err := c.Commit(t.Context(), tbl, appendFile(t, tbl, "a")); !errors.Is(err, catalog.ErrCommitUnknown) {
-		t.Errorf("502: %v", err)
-	}
-	base, err := c.Load(t.Context(), tbl.Identifier())
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.modify = func(body []byte) []byte { return body[:len(body)/2] }
-	if _, err := c.Commit(t.Context(), base, appendFile(t, tbl, "b")); !errors.Is(err, catalog.ErrCommitUnknown) {
+	p.Modify = func(body []byte) []byte { return body[:len(body)/2] }
+	if _, err := c.Commit(t.Context(), tbl, appendFile(t, tbl, "b")); !errors.Is(err, catalog.ErrCommitUnknown) {
 		t.Errorf("half an answer: %v", err)
 	}
-	p.modify = nil
-	if n := totalFiles(t, c, tbl); n != "2" {
-		t.Errorf("%s files, want 2", n)
+	p.Modify = nil
+	if n := totalFiles(t, c, tbl); n != "1" {
+		t.Errorf("%s files, want 1", n)
 	}
 }
 
@@ -301,13 +183,13 @@ func TestBrokenAnswers(t *testing.T) {
 func TestLenientRead(t *testing.T) {
 	store := catalogtest.Store{Prefix: "file:///w/", Bucket: objectstore.NewMemory()}
 	p := newProxy(t, ownServer(t, store))
-	p.modify = func(body []byte) []byte {
+	p.Modify = func(body []byte) []byte {
 		if strings.Contains(string(body), `"current-snapshot-id"`) {
 			return bytes.Replace(body, []byte(`"format-version":2`), []byte(`"format-version":2,"next-row-id":0,"encryption-keys":[{"key-id":"k"}]`), 1)
 		}
 		return bytes.Replace(body, []byte(`"format-version":2`), []byte(`"format-version":2,"current-snapshot-id":-1,"next-row-id":0`), 1)
 	}
-	c := open(t, p.uri, store)
+	c := open(t, p.URI, store)
 	tbl := create(t, c)
 	if tbl.CurrentSnapshot() != nil {
 		t.Fatal("-1 was taken for a snapshot")

@@ -11,13 +11,10 @@ import (
 
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
-	"github.com/google/uuid"
 )
 
 // existsKey marks a namespace that has no properties, as Iceberg's JDBC catalog does.
 const existsKey = "exists"
-
-func suffix() string { return uuid.NewString()[:8] }
 
 // CreateNamespace makes a namespace. ErrNamespaceExists if it is there.
 func (c *Catalog) CreateNamespace(ctx context.Context, namespace table.Identifier, properties iceberg.Properties) error {

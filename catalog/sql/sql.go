@@ -189,7 +189,7 @@ func (c *Catalog) replace(ctx context.Context, base *table.Table, updates []tabl
 		return nil, conflict(id, "another commit came first")
 	}
 	c.cache.put(location, meta)
-	c.forget(fs, base.Metadata(), meta)
+	catalog.RemoveOldMetadata(fs, base.Metadata(), meta)
 	return c.table(id, meta, location), nil
 }
 
@@ -241,22 +241,6 @@ func (c *Catalog) change(ctx context.Context, statement string, args ...any) (bo
 func refused(err error) bool {
 	var e interface{ SQLState() string }
 	return errors.As(err, &e) && slices.Contains([]string{"40001", "40P01", "23505"}, e.SQLState())
-}
-
-// forget deletes the metadata files that fell out of the log, if the table asks for it.
-func (c *Catalog) forget(fs *catalog.IO, before, after table.Metadata) {
-	if after.Properties()[table.MetadataDeleteAfterCommitEnabledKey] != "true" {
-		return
-	}
-	named := map[string]bool{}
-	for entry := range after.PreviousFiles() {
-		named[entry.MetadataFile] = true
-	}
-	for entry := range before.PreviousFiles() {
-		if !named[entry.MetadataFile] {
-			_ = fs.Remove(entry.MetadataFile)
-		}
-	}
 }
 
 func conflict(id table.Identifier, format string, args ...any) error {
@@ -416,19 +400,11 @@ func (c *Catalog) NewLocation(ctx context.Context, id table.Identifier) (string,
 	if err != nil {
 		return "", err
 	}
-	parent := c.cfg.Warehouse + "/" + pathName(namespace)
+	parent := c.cfg.Warehouse + "/" + catalog.PathName(namespace)
 	if properties, err := c.Namespace(ctx, id[:len(id)-1]); err == nil && properties["location"] != "" {
 		parent = strings.TrimRight(properties["location"], "/")
 	}
-	location := parent + "/" + pathName(name)
-	empty, err := catalog.NewIO(ctx, c.locator).Empty(location)
-	if err != nil {
-		return "", fmt.Errorf("new location for table %s: %w", join(id), err)
-	}
-	if !empty {
-		location += "-" + suffix()
-	}
-	return location, nil
+	return catalog.FreeLocation(catalog.NewIO(ctx, c.locator), parent, name)
 }
 
 // Register names a table that exists already by its metadata file.
@@ -614,19 +590,4 @@ func valid(id table.Identifier) error {
 		return fmt.Errorf("name %.40q…: %w: %d bytes long, 255 are allowed", join(id), ErrInvalid, n)
 	}
 	return nil
-}
-
-// pathName is a name as one segment of a location: what is not plain becomes ~ and two
-// hexadecimal digits.
-func pathName(name string) string {
-	var b strings.Builder
-	for i := range len(name) {
-		switch c := name[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == '-', c == '.' && i > 0:
-			b.WriteByte(c)
-		default:
-			fmt.Fprintf(&b, "~%02x", c)
-		}
-	}
-	return b.String()
 }

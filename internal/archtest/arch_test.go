@@ -38,6 +38,8 @@ var level = map[string]int{
 	"catalog/catalogtest":         1,
 	"metadata":                    2,
 	"internal/shard":              2,
+	"catalog/awsconfig":           1,
+	"catalog/glue":                2,
 	"catalog/rest":                2,
 	"catalog/sql":                 2,
 	"partition":                   3,
