@@ -55,13 +55,16 @@ type Config struct {
 	// BlockBytes is the size at which a data block of an object is closed. 512 KiB if zero.
 	BlockBytes int
 	// BlockCacheBytes bounds the data blocks kept after reads of objects; half as much more
-	// may be in flight. 64 MiB if zero.
+	// may be in flight, or one block if that is more. 64 MiB if zero.
 	BlockCacheBytes int64
 	// IndexCacheBytes bounds the object indexes kept in memory. 16 MiB if zero.
 	IndexCacheBytes int64
-	// ReadAheadBytes is the most that is read ahead of one sequential reader. 8 MiB if
+	// ReadAheadBytes is the most that is read ahead of one sequential reader. 16 MiB if
 	// zero; at most a quarter of BlockCacheBytes is used.
 	ReadAheadBytes int64
+	// ReadInflight is the number of reads of objects at the same time, three quarters of them
+	// for read-ahead. Fetches of what is in memory do not count. 32 if zero.
+	ReadInflight int
 	// CleanInterval is how often deletable objects are looked for. 60 s if zero, never if negative.
 	CleanInterval time.Duration
 	// CompactionInterval is how often stream set objects are compacted. 5 min if zero, never if negative.
@@ -138,7 +141,8 @@ func (c *Config) setDefaults() {
 	setDefault(&c.BlockBytes, 512<<10)
 	setDefault(&c.BlockCacheBytes, 64<<20)
 	setDefault(&c.IndexCacheBytes, 16<<20)
-	setDefault(&c.ReadAheadBytes, 8<<20)
+	setDefault(&c.ReadAheadBytes, 16<<20)
+	setDefault(&c.ReadInflight, 32)
 	setDefault(&c.CleanInterval, time.Minute)
 	setDefault(&c.CompactionInterval, 5*time.Minute)
 	setDefault(&c.CompactionBytes, 200<<20)
@@ -173,7 +177,7 @@ func (c *Config) validate() error {
 		{"WALUnflushedBytes", c.WALUnflushedBytes}, {"LogCacheBytes", c.LogCacheBytes}, {"UploadBytes", c.UploadBytes},
 		{"UploadInterval", int64(c.UploadInterval)}, {"UploadInflight", int64(c.UploadInflight)}, {"SplitBytes", c.SplitBytes},
 		{"BlockBytes", int64(c.BlockBytes)}, {"BlockCacheBytes", c.BlockCacheBytes}, {"IndexCacheBytes", c.IndexCacheBytes},
-		{"ReadAheadBytes", c.ReadAheadBytes}, {"DeleteGrace", int64(c.DeleteGrace)},
+		{"ReadAheadBytes", c.ReadAheadBytes}, {"ReadInflight", int64(c.ReadInflight)}, {"DeleteGrace", int64(c.DeleteGrace)},
 		{"CompactionBytes", c.CompactionBytes}, {"CompactionObjects", int64(c.CompactionObjects)}, {"CompactionRate", c.CompactionRate},
 		{"ForceSplit", int64(c.ForceSplit)}, {"CleanupBytes", c.CleanupBytes}, {"MinorBytes", c.MinorBytes}, {"MajorBytes", c.MajorBytes},
 	} {

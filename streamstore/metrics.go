@@ -8,8 +8,11 @@ type metrics struct {
 	walSeconds               prometheus.Histogram
 	uploads, uploadBytes     prometheus.Counter
 	reads                    *prometheus.CounterVec
-	tail, cold               prometheus.Counter // of reads
+	fromLogCache             prometheus.Counter // of reads
+	fromBlockCache           prometheus.Counter // …
+	fromObjects              prometheus.Counter // …
 	blockHits, blockMisses   prometheus.Counter
+	readAheadWasted          prometheus.Counter
 	compactions              *prometheus.CounterVec
 	compactionRead           prometheus.Counter
 	compactionWritten        prometheus.Counter
@@ -37,7 +40,7 @@ func newMetrics(s *Store) *metrics {
 		uploads:     counter("uploads_total", "Log cache blocks uploaded and committed."),
 		uploadBytes: counter("upload_bytes_total", "Bytes of the objects committed."),
 		reads: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "tabletopic_stream_fetches_total", Help: "Fetches, by where the data came from: the log cache or objects.",
+			Name: "tabletopic_stream_fetches_total", Help: "Fetches, by where the first batch was: the log cache, the block cache, or objects, for which they waited.",
 		}, []string{"from"}),
 		compactions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tabletopic_stream_compactions_total", Help: "Compactions committed: of stream set objects, minor, major, or cleanup of composites.",
@@ -45,9 +48,10 @@ func newMetrics(s *Store) *metrics {
 		compactionRead:    counter("compaction_read_bytes_total", "Bytes that compaction read."),
 		compactionWritten: counter("compaction_written_bytes_total", "Bytes that compaction wrote."),
 		blockHits:         counter("block_cache_hits_total", "Data blocks found in the block cache."),
+		readAheadWasted:   counter("read_ahead_wasted_bytes_total", "Bytes of blocks that were read ahead and left the block cache unread."),
 		blockMisses:       counter("block_cache_misses_total", "Data blocks that had to be read or waited for."),
 	}
-	m.tail, m.cold = m.reads.WithLabelValues("log_cache"), m.reads.WithLabelValues("objects")
+	m.fromLogCache, m.fromBlockCache, m.fromObjects = m.reads.WithLabelValues("log_cache"), m.reads.WithLabelValues("block_cache"), m.reads.WithLabelValues("objects")
 	m.gauges = []prometheus.Collector{
 		gauge("wal_unflushed_bytes", "Bytes appended that are not durable yet.", func() int64 {
 			s.wal.mu.Lock()
@@ -85,7 +89,7 @@ func newMetrics(s *Store) *metrics {
 func (s *Store) Collectors() []prometheus.Collector {
 	m := s.metrics
 	return append([]prometheus.Collector{
-		m.bulks, m.walBytes, m.batches, m.walSeconds, m.uploads, m.uploadBytes, m.reads, m.blockHits, m.blockMisses,
+		m.bulks, m.walBytes, m.batches, m.walSeconds, m.uploads, m.uploadBytes, m.reads, m.blockHits, m.blockMisses, m.readAheadWasted,
 		m.compactions, m.compactionRead, m.compactionWritten,
 	}, m.gauges...)
 }

@@ -60,6 +60,27 @@ func (e *env) cold(cfg Config, payloads []string) (*Store, *Stream) {
 	return s, st
 }
 
+// forgetBlocks empties the block cache.
+func (r *reader) forgetBlocks() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, b := range r.blocks.blocks {
+		b.session = nil
+		r.blocks.drop(b)
+	}
+	r.blocks.ghosts = newLRU[blockKey, struct{}](r.blocks.limit)
+}
+
+// forgetAll lets the reader know nothing, as after a start.
+func (r *reader) forgetAll() {
+	r.forgetBlocks()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.indexes = newLRU[ObjectID, []indexEntry](r.indexes.limit)
+	r.ranges = newLRU[StreamID, []ObjectRange](r.ranges.limit)
+	r.sessions = newLRU[position, *session](r.sessions.limit)
+}
+
 // A sequential reader needs few requests: the window of each grows.
 func TestReadAheadGrows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -152,9 +173,7 @@ func TestReadRefusesCorruptObject(t *testing.T) {
 		if err := e.memory.Put(ctx, key, flipped); err != nil {
 			t.Fatal(err)
 		}
-		s.reader.mu.Lock()
-		s.reader.blocks, s.reader.indexes = newLRU[blockKey, []RecordBatch](1<<20), newLRU[ObjectID, []indexEntry](1<<20)
-		s.reader.mu.Unlock()
+		s.reader.forgetAll()
 		_, err := fetchAll(st, 1<<20)
 		if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), key) {
 			t.Fatalf("byte %d flipped: %v", at, err)
@@ -194,9 +213,7 @@ func TestReadFollowsReplacedObject(t *testing.T) {
 	if err := e.memory.Delete(ctx, ObjectKey(old.ID)); err != nil {
 		t.Fatal(err)
 	}
-	s.reader.mu.Lock()
-	s.reader.blocks = newLRU[blockKey, []RecordBatch](1 << 20)
-	s.reader.mu.Unlock()
+	s.reader.forgetBlocks()
 	if got := readAll(t, st); !slices.Equal(got, want) {
 		t.Fatalf("%d batches after the object was replaced, want %d", len(got), len(want))
 	}

@@ -6,46 +6,60 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
+	"slices"
 	"sort"
 	"sync"
+	"time"
 	"unsafe"
 
 	"github.com/tabletopic/tabletopic/objectstore"
-	"golang.org/x/sync/semaphore"
-	"golang.org/x/sync/singleflight"
 )
 
 const (
-	minReadAhead = 512 << 10 // bytes; doubles for a sequential reader
-	footerGuess  = 64 << 10  // bytes read from an object's end to find its index
-	rangePage    = 64        // object ranges asked of metadata at a time
-	maxRanges    = 4096      // streams whose object ranges are remembered
-	maxSessions  = 4096      // sequential readers remembered
-	maxPrefetch  = 8         // reads ahead in flight
+	minReadAhead  = 512 << 10   // bytes; doubles as a sequential reader goes on
+	calmTime      = time.Minute // without growth, after read-ahead that went unread
+	footerGuess   = 64 << 10    // bytes read from an object's end to find its index
+	rangePage     = 64          // object ranges asked of metadata at a time
+	maxRanges     = 4096        // streams whose object ranges are remembered
+	sessionBytes  = 8 << 20     // of the sequential readers that are remembered
+	sessionChunk  = 64          // blocks that a session takes from an index at a time
+	sessionBlocks = 256         // blocks from which on it takes no more
+	indexesAhead  = 4           // indexes read ahead of a session
+	maxPaging     = 4           // questions to metadata ahead of sessions
+	blockOverhead = 256         // bytes that a cached block costs besides its data
 )
+
+// ErrNotInMemory says that a fetch from memory did not find the batch there.
+var ErrNotInMemory = errors.New("batch is not in memory")
 
 // A reader reads objects: it finds the object of an offset, the object's index, then the
 // block, each from a cache if it is there. Concurrent reads of the same bytes share one
-// request, and a sequential reader's next blocks are read ahead, more of them each time.
-// Requests in flight hold at most half of BlockCacheBytes, or one block if that is more.
+// request. What a read asks of the bucket takes its turn in the lane; what is in memory
+// waits for nothing.
+//
+// A sequential reader is a session. It knows its next blocks and objects, so that most reads
+// ask neither metadata nor an index. The blocks that follow are read ahead: more of them as
+// the reader goes on, fewer after some went unread.
 type reader struct {
-	ctx     context.Context // of the store; requests that several readers share run under it
-	work    *sync.WaitGroup
-	bucket  objectstore.Bucket
-	objects ObjectManager
-	metrics *metrics
-	ahead   int64               // most to read ahead
-	memory  *semaphore.Weighted // bytes of requests in flight
-	most    int64               // that memory has
-	group   singleflight.Group
-	slots   chan struct{} // of reads ahead
+	readCtx, indexCtx context.Context // of the store; requests that several readers share run under them
+	work              *sync.WaitGroup
+	bucket            objectstore.Bucket
+	manager           ObjectManager
+	metrics           *metrics
+	maxWindow         int64 // most to read ahead of one session
 
 	mu       sync.Mutex
-	ranges   *lru[StreamID, []ObjectRange] // guarded by mu
+	lane     *lane                         // guarded by mu
+	waking   bool                          // guarded by mu; see wakeLocked
+	ranges   *lru[StreamID, []ObjectRange] // guarded by mu; the page that a reader of the stream asked for last
 	indexes  *lru[ObjectID, []indexEntry]  // guarded by mu
-	blocks   *lru[blockKey, []RecordBatch] // guarded by mu
-	sessions *lru[session, int64]          // guarded by mu; the window of the reader that comes next
+	blocks   *blockCache                   // guarded by mu
+	sessions *lru[position, *session]      // guarded by mu
 	loading  map[blockKey]*blockLoad       // guarded by mu; blocks being read
+	indexing map[ObjectID]*indexLoad       // guarded by mu; indexes being read
+	ahead    int64                         // guarded by mu; bytes of blocks being read ahead
+	paging   int                           // guarded by mu; questions to metadata ahead
 	closed   bool                          // guarded by mu; no request is started any more
 }
 
@@ -54,31 +68,70 @@ type blockKey struct {
 	position int64
 }
 
-// A session is a sequential reader, known by where it continues.
-type session struct {
+func (e indexEntry) key() blockKey { return blockKey{e.object, e.Position} }
+
+// A position is where a sequential reader goes on.
+type position struct {
 	stream StreamID
 	next   int64
 }
 
+// A session is a sequential reader. While a read is under way the session is its own, and
+// not in reader.sessions. All is guarded by reader.mu.
+type session struct {
+	blocks  []indexEntry  // of the stream, the next ones, without gap
+	objects []ObjectRange // of the stream, without gap; the next ones and some before
+	more    bool          // metadata may know of objects after them
+	paging  bool          // … and is being asked for them
+	window  int64         // how much to read ahead; 0 for a session that has read nothing yet
+	mark    int64         // offset at which the window grows
+	calm    time.Time     // until when it does not
+}
+
+// cost counts objects as if there were the most.
+func (s *session) cost() int64 {
+	return int64(unsafe.Sizeof(*s)) + int64(cap(s.blocks))*int64(unsafe.Sizeof(indexEntry{})) + 2*rangePage*int64(unsafe.Sizeof(ObjectRange{}))
+}
+
+// A blockLoad is a block being read.
 type blockLoad struct {
+	entry   indexEntry
+	session *session // whom it is read ahead for; nil if a fetch waits for it
+	request *request
 	done    chan struct{}
 	batches []RecordBatch // after done
 	err     error         // after done
 }
 
-func newReader(ctx context.Context, cfg Config, bucket objectstore.Bucket, objects ObjectManager, work *sync.WaitGroup, m *metrics) *reader {
-	most := max(cfg.BlockCacheBytes/2, int64(cfg.BlockBytes))
-	return &reader{
-		metrics: m, memory: semaphore.NewWeighted(most), most: most,
-		ctx: ctx, work: work, bucket: bucket, objects: objects,
-		ahead:    min(cfg.ReadAheadBytes, cfg.BlockCacheBytes/4),
-		slots:    make(chan struct{}, maxPrefetch),
-		ranges:   newLRU[StreamID, []ObjectRange](maxRanges),
-		indexes:  newLRU[ObjectID, []indexEntry](cfg.IndexCacheBytes),
-		blocks:   newLRU[blockKey, []RecordBatch](cfg.BlockCacheBytes),
-		sessions: newLRU[session, int64](maxSessions),
-		loading:  make(map[blockKey]*blockLoad),
+// An indexLoad is the index of an object being read.
+type indexLoad struct {
+	object  ObjectRef
+	request *request
+	done    chan struct{}
+	entries []indexEntry // after done
+	err     error        // after done
+}
+
+func newReader(ctx context.Context, cfg Config, bucket objectstore.Bucket, manager ObjectManager, work *sync.WaitGroup, m *metrics) *reader {
+	r := &reader{
+		readCtx: objectstore.For(ctx, objectstore.ForRead), indexCtx: objectstore.For(ctx, objectstore.ForIndex),
+		work: work, bucket: bucket, manager: manager, metrics: m,
+		maxWindow: min(cfg.ReadAheadBytes, cfg.BlockCacheBytes/4),
+		ranges:    newLRU[StreamID, []ObjectRange](maxRanges),
+		indexes:   newLRU[ObjectID, []indexEntry](cfg.IndexCacheBytes),
+		sessions:  newLRU[position, *session](sessionBytes),
+		loading:   make(map[blockKey]*blockLoad),
+		indexing:  make(map[ObjectID]*indexLoad),
 	}
+	r.blocks = newBlockCache(cfg.BlockCacheBytes, func(s *session, bytes int64) {
+		s.window = max(s.window/2, min(minReadAhead, r.maxWindow))
+		s.calm = time.Now().Add(calmTime)
+		m.readAheadWasted.Add(float64(bytes))
+	})
+	r.lane = newLane(int64(cfg.ReadInflight), max(cfg.BlockCacheBytes/2, int64(cfg.BlockBytes)), func(q *request) {
+		work.Go(func() { r.run(q) })
+	})
+	return r
 }
 
 // close lets no request start any more; those that run end with the store's context.
@@ -88,97 +141,191 @@ func (r *reader) close() {
 	r.closed = true
 }
 
-// read returns batches of [start, end), which objects hold, up to maxBytes but at least
-// one. An object may vanish between look-up and read, when it was compacted or trimmed:
-// then the look-up is repeated.
-func (r *reader) read(ctx context.Context, stream StreamID, start, end int64, maxBytes int) ([]RecordBatch, error) {
-	window := r.continueSession(stream, start)
-	for try := 0; ; try++ {
-		batches, err := r.readOnce(ctx, stream, start, end, maxBytes, window)
-		if err == nil {
-			r.endSession(stream, batches[len(batches)-1].End(), window)
-			return batches, nil
-		}
-		if try == 2 || !errors.Is(err, objectstore.ErrNotFound) {
-			return nil, err
-		}
-		r.forget(stream)
-	}
+type readerKey struct{}
+
+// WithReader returns a context whose fetches are those of one reader, which id, a comparable
+// value, names. Readers take turns at the bucket, so that one of many streams does not delay
+// one of a few. Without it each stream counts as a reader.
+func WithReader(ctx context.Context, id any) context.Context {
+	return context.WithValue(ctx, readerKey{}, id)
 }
 
-// forget lets the stream's objects be looked up again.
+// readerOf returns whose turn a read takes.
+func readerOf(ctx context.Context, stream StreamID) any {
+	if id := ctx.Value(readerKey{}); id != nil {
+		return id
+	}
+	return stream
+}
+
+// read returns batches of [start, end), which objects hold, up to maxBytes but at least one.
+// Only for the first does it wait, and if ctx is nil not for that: see ErrNotInMemory. waited
+// says that it was not in memory.
+func (r *reader) read(ctx context.Context, stream StreamID, start, end int64, maxBytes int) (batches []RecordBatch, waited bool, err error) {
+	err = r.session(stream, start, func(s *session) (next int64, err error) {
+		batches, waited, err = r.readLocked(ctx, s, stream, start, end, maxBytes)
+		if err != nil {
+			return start, err
+		}
+		s.window = max(s.window, min(minReadAhead, r.maxWindow))
+		return batches[len(batches)-1].End(), nil
+	})
+	return batches, waited, err
+}
+
+// load brings what the next read from start on needs into memory.
+func (r *reader) load(ctx context.Context, stream StreamID, start int64, maxBytes int) error {
+	return r.session(stream, start, func(s *session) (int64, error) {
+		_, _, err := r.blockLocked(ctx, s, stream, start, maxBytes)
+		return start, err
+	})
+}
+
+// session calls do, with mu held, with the session that goes on at start, and keeps it for
+// who goes on where do says. An object may vanish between look-up and read, when it was
+// compacted or trimmed: then do is called again, to look up again.
+func (r *reader) session(stream StreamID, start int64, do func(*session) (next int64, err error)) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s, ok := r.sessions.get(position{stream, start})
+	if !ok {
+		s = &session{}
+	}
+	r.sessions.remove(position{stream, start})
+	next, err := do(s)
+	for try := 0; try < 2 && errors.Is(err, objectstore.ErrNotFound); try++ {
+		r.resetLocked(s, stream)
+		next, err = do(s)
+	}
+	at := position{stream, next}
+	if other, ok := r.sessions.get(at); !ok || other.window <= s.window {
+		r.sessions.put(at, s, s.cost())
+	}
+	return err
+}
+
+// resetLocked lets the session look up its objects again.
+func (r *reader) resetLocked(s *session, stream StreamID) {
+	s.blocks, s.objects = nil, nil
+	r.ranges.remove(stream)
+}
+
+// forget lets the stream's objects be looked up again, by readers that do not know them yet.
 func (r *reader) forget(stream StreamID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ranges.remove(stream)
 }
 
-// continueSession returns how far to read ahead: a little for a new reader, twice as
-// much as before for one that continues.
-func (r *reader) continueSession(stream StreamID, start int64) int64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	key := session{stream, start}
-	window, ok := r.sessions.get(key)
+func (r *reader) readLocked(ctx context.Context, s *session, stream StreamID, start, end int64, maxBytes int) (out []RecordBatch, waited bool, err error) {
+	batches, waited, err := r.blockLocked(ctx, s, stream, start, maxBytes)
+	for left := maxBytes; err == nil; batches, err = r.nextLocked(s, stream, start) {
+		var part []RecordBatch
+		part, left = cut(batches, start, end, left, len(out) == 0)
+		if len(part) == 0 {
+			break
+		}
+		start = part[len(part)-1].End()
+		r.blocks.read(s.blocks[0].key(), part[0].BaseOffset, start, time.Now())
+		if out == nil {
+			out = part
+		} else {
+			out = append(out, part...) // part is clipped: this copies
+		}
+		if left <= 0 || start >= end || start < s.blocks[0].End {
+			break
+		}
+	}
+	if len(out) > 0 {
+		return out, waited, nil
+	}
+	return nil, waited, err
+}
+
+// nextLocked returns the batches of the block with the offset if it is in memory.
+func (r *reader) nextLocked(s *session, stream StreamID, offset int64) ([]RecordBatch, error) {
+	if err := r.locateLocked(nil, s, stream, offset); err != nil {
+		return nil, err
+	}
+	batches, ok := r.blocks.get(s.blocks[0].key())
 	if !ok {
-		return 0
+		return nil, ErrNotInMemory
 	}
-	r.sessions.remove(key)
-	return min(max(2*window, minReadAhead), r.ahead)
+	r.metrics.blockHits.Inc()
+	return batches, nil
 }
 
-func (r *reader) endSession(stream StreamID, next, window int64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.sessions.put(session{stream, next}, window, 1)
-}
-
-func (r *reader) readOnce(ctx context.Context, stream StreamID, start, end int64, maxBytes int, window int64) ([]RecordBatch, error) {
-	var out []RecordBatch
-	left := maxBytes
-	for start < end && (len(out) == 0 || left > 0) {
-		entries, err := r.locate(ctx, stream, start)
-		if err != nil {
-			return nil, err
+// blockLocked returns the batches of the block with the offset, which is s.blocks[0] then.
+// If it must be read, the blocks behind it up to maxBytes are read along. The window of
+// the session is read ahead.
+func (r *reader) blockLocked(ctx context.Context, s *session, stream StreamID, offset int64, maxBytes int) (batches []RecordBatch, waited bool, err error) {
+	batches, err = r.nextLocked(s, stream, offset)
+	if err == nil {
+		r.readAheadLocked(s, stream, offset)
+		return batches, false, nil
+	}
+	if ctx == nil || !errors.Is(err, ErrNotInMemory) {
+		return nil, false, err
+	}
+	r.metrics.blockMisses.Inc()
+	if err := r.locateLocked(ctx, s, stream, offset); err != nil {
+		return nil, true, err
+	}
+	l := r.loading[s.blocks[0].key()]
+	if l == nil {
+		// It may have come while its index was waited for.
+		if batches, ok := r.blocks.get(s.blocks[0].key()); ok {
+			return batches, true, nil
 		}
-		for i := 0; i < len(entries) && start < end; i++ {
-			batches, err := r.block(ctx, entries[i:], max(window, min(int64(left), r.ahead)))
-			if err != nil {
-				return nil, err
-			}
-			part, rest := cut(batches, start, end, left, len(out) == 0)
-			left = rest
-			if len(part) > 0 {
-				out = append(out, part...)
-				start = part[len(part)-1].End()
-			}
-			if left <= 0 || len(part) == 0 {
-				r.readAhead(entries[i:], window)
-				return out, nil
-			}
+		if r.closed {
+			return nil, true, ErrStoreClosed
 		}
+		n, _ := r.runLocked(s.blocks, min(max(int64(maxBytes), s.window/2), r.maxWindow, maxRequestBytes))
+		q := r.requestLocked(readerOf(ctx, stream), s, s.blocks[:n])
+		l = q.blocks[0]
+		r.lane.add(q)
 	}
-	return out, nil
+	if l.session != nil { // somebody waits for it now
+		l.session = nil
+		r.ahead -= int64(l.entry.Size)
+	}
+	r.lane.want(l.request, readerOf(ctx, stream))
+	r.wakeLocked()
+	r.readAheadLocked(s, stream, offset)
+	if err := r.awaitLocked(ctx, l.done, &l.request); err != nil {
+		return nil, true, err
+	}
+	return l.batches, true, l.err
 }
 
-// locate finds the object that holds the stream's offset, and returns its index entries of
-// the stream from the one with the offset on.
-func (r *reader) locate(ctx context.Context, stream StreamID, offset int64) ([]indexEntry, error) {
-	object, err := r.object(ctx, stream, offset)
-	if err != nil {
-		return nil, err
+// locateLocked makes s.blocks[0] the block with the offset. If ctx is nil it waits for nothing.
+func (r *reader) locateLocked(ctx context.Context, s *session, stream StreamID, offset int64) error {
+	i := sort.Search(len(s.blocks), func(i int) bool { return s.blocks[i].End > offset })
+	if s.blocks = s.blocks[i:]; len(s.blocks) > 0 && s.blocks[0].Start <= offset {
+		return nil
 	}
-	entries, err := r.index(ctx, object.ObjectRef)
+	s.blocks = nil
+	object, err := r.objectLocked(ctx, s, stream, offset)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	entries, err := r.indexLocked(ctx, object.ObjectRef, stream)
+	if err != nil {
+		return err
+	}
+	return s.take(stream, offset, object, entries)
+}
+
+// take adds the blocks of an object from the one with the offset on.
+func (s *session) take(stream StreamID, offset int64, object ObjectRange, entries []indexEntry) error {
 	entries = entriesOf(entries, stream)
 	i := sort.Search(len(entries), func(i int) bool { return entries[i].End > offset })
 	if i == len(entries) || entries[i].Start > offset {
-		return nil, fmt.Errorf("object %s, which metadata says holds stream %d from %d to %d, has no block with offset %d: %w",
+		return fmt.Errorf("object %s, which metadata says holds stream %d from %d to %d, has no block with offset %d: %w",
 			ObjectKey(object.ID), stream, object.Start, object.End, offset, ErrCorrupt)
 	}
-	return entries[i:], nil
+	s.blocks = append(s.blocks, entries[i:min(i+sessionChunk, len(entries))]...)
+	return nil
 }
 
 func entriesOf(entries []indexEntry, stream StreamID) []indexEntry {
@@ -187,78 +334,330 @@ func entriesOf(entries []indexEntry, stream StreamID) []indexEntry {
 	return entries[i:j]
 }
 
-func (r *reader) object(ctx context.Context, stream StreamID, offset int64) (ObjectRange, error) {
-	find := func(ranges []ObjectRange) (ObjectRange, bool) {
-		i := sort.Search(len(ranges), func(i int) bool { return ranges[i].End > offset })
-		if i < len(ranges) && ranges[i].Start <= offset {
-			return ranges[i], true
+// objectLocked returns the object with the offset, from what is known or from metadata.
+func (r *reader) objectLocked(ctx context.Context, s *session, stream StreamID, offset int64) (ObjectRange, error) {
+	if i, ok := findRange(s.objects, offset); ok {
+		if s.more && len(s.objects)-i <= rangePage/4 {
+			r.pageAheadLocked(s, stream)
 		}
-		return ObjectRange{}, false
+		return s.objects[i], nil
 	}
-	r.mu.Lock()
-	ranges, _ := r.ranges.get(stream)
-	r.mu.Unlock()
-	if o, ok := find(ranges); ok {
-		return o, nil
+	found, _ := r.ranges.get(stream)
+	i, ok := findRange(found, offset)
+	if !ok && ctx == nil {
+		return ObjectRange{}, ErrNotInMemory
 	}
-	ranges, err := r.objects.StreamObjects(ctx, stream, offset, math.MaxInt64, rangePage)
-	if err != nil {
-		return ObjectRange{}, fmt.Errorf("find objects: %w", err)
-	}
-	o, ok := find(ranges)
 	if !ok {
-		return ObjectRange{}, fmt.Errorf("metadata names no object with offset %d: %w", offset, ErrOffsetOutOfRange)
+		var err error
+		r.mu.Unlock()
+		found, err = r.manager.StreamObjects(ctx, stream, offset, math.MaxInt64, rangePage)
+		r.mu.Lock()
+		if err != nil {
+			return ObjectRange{}, fmt.Errorf("find objects: %w", err)
+		}
+		if i, ok = findRange(found, offset); !ok {
+			return ObjectRange{}, fmt.Errorf("metadata names no object with offset %d: %w", offset, ErrOffsetOutOfRange)
+		}
+		r.ranges.put(stream, found, 1)
 	}
-	r.mu.Lock()
-	r.ranges.put(stream, ranges, 1)
-	r.mu.Unlock()
-	return o, nil
+	s.objects, s.more = found, len(found) == rangePage
+	return found[i], nil
 }
 
-// index returns the index of an object. Concurrent calls share one read.
-func (r *reader) index(ctx context.Context, object ObjectRef) ([]indexEntry, error) {
-	r.mu.Lock()
-	entries, ok := r.indexes.get(object.ID)
-	r.mu.Unlock()
-	if ok {
-		return entries, nil
+func findRange(ranges []ObjectRange, offset int64) (int, bool) {
+	i := sort.Search(len(ranges), func(i int) bool { return ranges[i].End > offset })
+	return i, i < len(ranges) && ranges[i].Start <= offset
+}
+
+// pageAheadLocked asks metadata for the objects after those that the session knows, before it
+// needs them. If that fails, the session asks when it gets there.
+func (r *reader) pageAheadLocked(s *session, stream StreamID) {
+	if s.paging || r.paging == maxPaging || r.closed {
+		return
 	}
-	shared := r.group.DoChan(ObjectKey(object.ID), func() (any, error) {
-		entries, err := readEntries(r.ctx, r.bucket, object)
-		if err != nil {
-			return nil, err
-		}
+	s.paging = true
+	r.paging++
+	after := s.objects[len(s.objects)-1].End
+	r.work.Go(func() {
+		found, err := r.manager.StreamObjects(r.indexCtx, stream, after, math.MaxInt64, rangePage)
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.indexes.put(object.ID, entries, int64(len(entries))*int64(unsafe.Sizeof(indexEntry{}))+64)
-		return entries, nil
-	})
-	select {
-	case res := <-shared:
-		if res.Err != nil {
-			return nil, res.Err
+		s.paging = false
+		r.paging--
+		n := len(s.objects)
+		if err != nil || n == 0 || s.objects[n-1].End != after {
+			return // what it knew is no longer what it knows
 		}
-		return res.Val.([]indexEntry), nil
+		s.objects, s.more = slices.Concat(s.objects[max(0, n-rangePage):], found), len(found) == rangePage
+	})
+}
+
+// indexLocked returns the index of an object. Concurrent calls share one read.
+func (r *reader) indexLocked(ctx context.Context, object ObjectRef, stream StreamID) ([]indexEntry, error) {
+	if entries, ok := r.indexes.get(object.ID); ok {
+		return entries, nil
+	}
+	if ctx == nil {
+		return nil, ErrNotInMemory
+	}
+	l := r.indexing[object.ID]
+	if l == nil {
+		if r.closed {
+			return nil, ErrStoreClosed
+		}
+		l = r.newIndexLoad(readerOf(ctx, stream), object)
+		r.lane.add(l.request)
+	}
+	r.lane.want(l.request, readerOf(ctx, stream))
+	r.wakeLocked()
+	if err := r.awaitLocked(ctx, l.done, &l.request); err != nil {
+		return nil, err
+	}
+	return l.entries, l.err
+}
+
+func (r *reader) newIndexLoad(reader any, object ObjectRef) *indexLoad {
+	n := min(object.Size, footerGuess)
+	if object.Kind == KindComposite {
+		n = object.Size
+	}
+	l := &indexLoad{object: object, done: make(chan struct{})}
+	l.request = &request{reader: reader, object: object.ID, from: object.Size - n, to: object.Size, index: l}
+	r.indexing[object.ID] = l
+	return l
+}
+
+// runLocked returns how many of the blocks, which one request can read, are neither in
+// memory nor being read: one at least, else up to size bytes.
+func (r *reader) runLocked(blocks []indexEntry, size int64) (n int, bytes int64) {
+	for _, e := range blocks {
+		if n > 0 && (bytes+int64(e.Size) > size || r.knownLocked(e.key()) || e.object != blocks[0].object || e.Position != blocks[0].Position+bytes) {
+			break
+		}
+		bytes += int64(e.Size)
+		n++
+	}
+	return n, bytes
+}
+
+func (r *reader) knownLocked(key blockKey) bool {
+	_, ok := r.blocks.get(key)
+	return ok || r.loading[key] != nil
+}
+
+// requestLocked makes the request for a run of blocks, all read ahead until somebody waits.
+func (r *reader) requestLocked(reader any, s *session, run []indexEntry) *request {
+	last := run[len(run)-1]
+	q := &request{reader: reader, object: run[0].object, from: run[0].Position, to: last.Position + int64(last.Size)}
+	for _, e := range run {
+		l := &blockLoad{entry: e, session: s, request: q, done: make(chan struct{})}
+		q.blocks = append(q.blocks, l)
+		r.loading[e.key()] = l
+		r.ahead += int64(e.Size)
+	}
+	return q
+}
+
+// wakeLocked lets the lane start requests once other readers that can run now have added
+// theirs: those that a shared index or one fetch of many streams set off are then merged.
+func (r *reader) wakeLocked() {
+	if r.waking || r.closed {
+		return
+	}
+	r.waking = true
+	r.work.Go(func() {
+		runtime.Gosched()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.waking = false
+		r.lane.dispatch()
+	})
+}
+
+// awaitLocked waits for a load, whose request may become another by merging, without mu. What
+// nobody waits for any more before it starts is not read.
+func (r *reader) awaitLocked(ctx context.Context, done <-chan struct{}, q **request) (err error) {
+	r.mu.Unlock()
+	select {
+	case <-done:
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		err = context.Cause(ctx)
+	}
+	r.mu.Lock()
+	if r.lane.giveUp(*q) {
+		if l := (*q).index; l != nil {
+			r.endIndexLocked(l, nil, err)
+		}
+		for _, l := range (*q).blocks {
+			r.endBlockLocked(l, nil, err)
+		}
+		r.wakeLocked()
+	}
+	return err
+}
+
+// readAheadLocked reads the blocks behind the offset, which is in s.blocks[0], as far as the
+// session's window goes.
+func (r *reader) readAheadLocked(s *session, stream StreamID, offset int64) {
+	if s.window == 0 || r.closed {
+		return
+	}
+	now := time.Now()
+	if offset >= s.mark && !now.Before(s.calm) {
+		s.window, s.mark = min(2*s.window, r.maxWindow), offset+1
+	}
+	size := min(s.window/2, maxRequestBytes)
+	started := false
+	for i, covered := 0, int64(0); i < len(s.blocks) || r.extendLocked(s, stream); {
+		e := s.blocks[i]
+		if r.knownLocked(e.key()) {
+			covered += int64(e.Size)
+			i++
+			continue
+		}
+		n, bytes := r.runLocked(s.blocks[i:], size)
+		if i+n == len(s.blocks) && bytes < size && r.extendLocked(s, stream) {
+			continue // the run may be longer
+		}
+		if covered+max(size, bytes) > s.window || !r.blocks.roomAhead(r.ahead+bytes, now) || r.lane.aheadFull() {
+			break
+		}
+		if !started {
+			s.mark, started = e.Start, true
+		}
+		r.lane.addAhead(r.requestLocked(nil, s, s.blocks[i:i+n]))
+		r.wakeLocked()
+		covered += bytes
+		i += n
 	}
 }
 
-// readEntries reads the index of an object of any kind. Each entry names the object that its
-// block lies in.
-func readEntries(ctx context.Context, bucket objectstore.Bucket, object ObjectRef) ([]indexEntry, error) {
+// extendLocked adds blocks to those that the session knows, if their index is in memory. If
+// not it is read, and a few after it.
+func (r *reader) extendLocked(s *session, stream StreamID) bool {
+	if len(s.blocks) == 0 || len(s.blocks) >= sessionBlocks {
+		return false
+	}
+	next := s.blocks[len(s.blocks)-1].End
+	object, err := r.objectLocked(nil, s, stream, next)
+	if err != nil {
+		return false
+	}
+	if entries, ok := r.indexes.get(object.ID); ok {
+		return s.take(stream, next, object, entries) == nil
+	}
+	first, _ := findRange(s.objects, next)
+	for _, o := range s.objects[first:min(first+indexesAhead, len(s.objects))] {
+		if _, ok := r.indexes.get(o.ID); ok || r.indexing[o.ID] != nil {
+			continue
+		}
+		if r.lane.aheadFull() {
+			break
+		}
+		r.lane.addAhead(r.newIndexLoad(nil, o.ObjectRef).request)
+		r.wakeLocked()
+	}
+	return false
+}
+
+// run does a request and makes room in the lane.
+func (r *reader) run(q *request) {
+	if q.index != nil {
+		r.runIndex(q)
+		return
+	}
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.lane.done(q)
+	}()
+	key := ObjectKey(q.object)
+	data, err := r.bucket.Get(r.readCtx, key, q.from, q.to-q.from)
+	if err == nil && int64(len(data)) != q.to-q.from {
+		err = corrupt("%d bytes, want %d", len(data), q.to-q.from)
+	}
+	if err != nil {
+		err = fmt.Errorf("read %s at %d: %w", key, q.from, err)
+	}
+	for _, l := range q.blocks {
+		var batches []RecordBatch
+		if err := err; err == nil {
+			at := l.entry.Position - q.from
+			part := data[at : at+int64(l.entry.Size) : at+int64(l.entry.Size)]
+			if len(part) < len(data) {
+				part = bytes.Clone(part) // so that each block is freed alone
+			}
+			if batches, err = checkBlock(part, l.entry); err != nil {
+				err = fmt.Errorf("block of %s at %d: %w", key, l.entry.Position, err)
+			}
+			r.endBlock(l, batches, err)
+			continue
+		}
+		r.endBlock(l, nil, err)
+	}
+}
+
+func (r *reader) endBlock(l *blockLoad, batches []RecordBatch, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.endBlockLocked(l, batches, err)
+}
+
+// endBlockLocked hands a block to those who wait for it.
+func (r *reader) endBlockLocked(l *blockLoad, batches []RecordBatch, err error) {
+	delete(r.loading, l.entry.key())
+	if l.session != nil {
+		r.ahead -= int64(l.entry.Size)
+	}
+	if err == nil {
+		cost := int64(l.entry.Size) + int64(l.entry.Batches)*int64(unsafe.Sizeof(RecordBatch{})) + blockOverhead
+		r.blocks.put(l.entry.key(), batches, cost, l.session, time.Now())
+	}
+	l.batches, l.err = batches, err
+	close(l.done)
+}
+
+// runIndex reads the index of an object. One that is longer than it was guessed takes
+// another turn.
+func (r *reader) runIndex(q *request) {
+	l := q.index
+	entries, need, err := readTail(r.indexCtx, r.bucket, l.object, q.to-q.from)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil && need > q.to-q.from {
+		l.request = &request{reader: q.reader, object: q.object, from: q.to - need, to: q.to, index: l, waiters: q.waiters}
+		r.lane.add(l.request)
+	} else {
+		r.endIndexLocked(l, entries, err)
+	}
+	r.lane.done(q)
+}
+
+// endIndexLocked hands an index to those who wait for it.
+func (r *reader) endIndexLocked(l *indexLoad, entries []indexEntry, err error) {
+	delete(r.indexing, l.object.ID)
+	if err == nil {
+		r.indexes.put(l.object.ID, entries, int64(len(entries))*int64(unsafe.Sizeof(indexEntry{}))+blockOverhead)
+	}
+	l.entries, l.err = entries, err
+	close(l.done)
+}
+
+// readTail reads the last n bytes of an object of any kind and returns its index, or how many
+// bytes that takes. Of a composite n is all. Each entry names the object that its block lies in.
+func readTail(ctx context.Context, bucket objectstore.Bucket, object ObjectRef, n int64) (entries []indexEntry, need int64, err error) {
 	if object.Kind == KindComposite {
 		c, err := readComposite(ctx, bucket, object)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
-		return c.entries(), nil
+		return c.entries(), n, nil
 	}
-	entries, err := readIndex(ctx, bucket, object)
+	entries, need, err = readIndexTail(ctx, bucket, object, n)
 	for i := range entries {
 		entries[i].object = object.ID
 	}
-	return entries, err
+	return entries, need, err
 }
 
 func readComposite(ctx context.Context, bucket objectstore.Bucket, object ObjectRef) (c composite, err error) {
@@ -278,137 +677,35 @@ func readComposite(ctx context.Context, bucket objectstore.Bucket, object Object
 }
 
 func readIndex(ctx context.Context, bucket objectstore.Bucket, object ObjectRef) ([]indexEntry, error) {
+	for n := min(object.Size, footerGuess); ; {
+		entries, need, err := readIndexTail(ctx, bucket, object, n)
+		if err != nil || need <= n {
+			return entries, err
+		}
+		n = need
+	}
+}
+
+// readIndexTail reads the last n bytes of an object. It returns the index if they hold it,
+// and how many bytes do.
+func readIndexTail(ctx context.Context, bucket objectstore.Bucket, object ObjectRef, n int64) (entries []indexEntry, need int64, err error) {
 	key := ObjectKey(object.ID)
-	n := min(object.Size, footerGuess)
-	for {
-		tail, err := bucket.Get(ctx, key, object.Size-n, n)
-		if err != nil {
-			return nil, fmt.Errorf("read index of %s: %w", key, err)
-		}
-		f, err := parseFooter(tail)
-		if err == nil && (f.id != object.ID || f.size != object.Size) {
-			err = corrupt("object %d of %d bytes, metadata says %d of %d", f.id, f.size, object.ID, object.Size)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("index of %s: %w", key, err)
-		}
-		if need := object.Size - f.index; need > int64(len(tail)) {
-			n = need
-			continue
-		} else {
-			tail = tail[int64(len(tail))-need:]
-		}
-		entries, err := parseIndex(tail)
-		if err != nil {
-			return nil, fmt.Errorf("index of %s: %w", key, err)
-		}
-		return entries, nil
+	tail, err := bucket.Get(ctx, key, object.Size-n, n)
+	if err != nil {
+		return nil, 0, fmt.Errorf("read index of %s: %w", key, err)
 	}
-}
-
-// block returns the batches of entries[0], and reads the entries after it along with it,
-// up to window bytes in all.
-func (r *reader) block(ctx context.Context, entries []indexEntry, window int64) ([]RecordBatch, error) {
-	batches, load := r.lookup(entries, window, true)
-	if load == nil {
-		return batches, nil
+	f, err := parseFooter(tail)
+	if err == nil && (f.id != object.ID || f.size != object.Size) {
+		err = corrupt("object %d of %d bytes, metadata says %d of %d", f.id, f.size, object.ID, object.Size)
 	}
-	select {
-	case <-load.done:
-		return load.batches, load.err
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-}
-
-// lookup returns the cached batches of entries[0], or the load that will bring them. If
-// there is none yet, it starts one for the run of entries that are neither cached nor
-// being read; with wait unset only if a slot for reading ahead is free.
-func (r *reader) lookup(entries []indexEntry, window int64, wait bool) ([]RecordBatch, *blockLoad) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	object := entries[0].object
-	first := blockKey{object, entries[0].Position}
-	if batches, ok := r.blocks.get(first); ok {
-		r.metrics.blockHits.Inc()
-		return batches, nil
-	}
-	r.metrics.blockMisses.Inc()
-	if load := r.loading[first]; load != nil {
-		return nil, load
-	}
-	if r.closed {
-		load := &blockLoad{done: make(chan struct{}), err: ErrStoreClosed}
-		close(load.done)
-		return nil, load
-	}
-	if !wait {
-		select {
-		case r.slots <- struct{}{}:
-		default:
-			return nil, nil
-		}
-	}
-	n, size := 0, int64(0)
-	var loads []*blockLoad
-	for _, e := range entries {
-		key := blockKey{e.object, e.Position}
-		_, cached := r.blocks.items[key]
-		if n > 0 && (e.object != object || size+int64(e.Size) > window || cached || r.loading[key] != nil || e.Position != entries[0].Position+size) {
-			break
-		}
-		load := &blockLoad{done: make(chan struct{})}
-		r.loading[key] = load
-		loads = append(loads, load)
-		size += int64(e.Size)
-		n++
-	}
-	r.work.Go(func() {
-		r.load(object, entries[:n], size, loads)
-		if !wait {
-			<-r.slots
-		}
-	})
-	return nil, loads[0]
-}
-
-// load reads a run of adjacent blocks with one request and hands them out.
-func (r *reader) load(object ObjectID, entries []indexEntry, size int64, loads []*blockLoad) {
-	key := ObjectKey(object)
-	var data []byte
-	held := min(size, r.most)
-	err := r.memory.Acquire(r.ctx, held)
-	if err == nil {
-		defer r.memory.Release(held)
-		data, err = r.bucket.Get(r.ctx, key, entries[0].Position, size)
-	}
-	if err == nil && int64(len(data)) != size {
-		err = corrupt("%d bytes, want %d", len(data), size)
+	need = object.Size - f.index
+	if err == nil && need <= int64(len(tail)) {
+		entries, err = parseIndex(tail[int64(len(tail))-need:])
 	}
 	if err != nil {
-		err = fmt.Errorf("read %s at %d: %w", key, entries[0].Position, err)
+		return nil, 0, fmt.Errorf("index of %s: %w", key, err)
 	}
-	for i, e := range entries {
-		load := loads[i]
-		load.err = err
-		if err == nil {
-			part := data[:e.Size:e.Size]
-			data = data[e.Size:]
-			if len(entries) > 1 {
-				part = bytes.Clone(part) // so that each block is freed alone
-			}
-			if load.batches, load.err = checkBlock(part, e); load.err != nil {
-				load.err = fmt.Errorf("block of %s at %d: %w", key, e.Position, load.err)
-			}
-		}
-		r.mu.Lock()
-		delete(r.loading, blockKey{object, e.Position})
-		if load.err == nil {
-			r.blocks.put(blockKey{object, e.Position}, load.batches, int64(e.Size)+int64(e.Batches)*48)
-		}
-		r.mu.Unlock()
-		close(load.done)
-	}
+	return entries, need, nil
 }
 
 func checkBlock(data []byte, e indexEntry) ([]RecordBatch, error) {
@@ -423,68 +720,36 @@ func checkBlock(data []byte, e indexEntry) ([]RecordBatch, error) {
 	return batches, nil
 }
 
-// readAhead starts to read the blocks after entries[0] when less than half a window of
-// them is in memory.
-func (r *reader) readAhead(entries []indexEntry, window int64) {
-	ahead := int64(0)
-	for i := 1; i < len(entries) && ahead < window/2; i++ {
-		key := blockKey{entries[i].object, entries[i].Position}
-		r.mu.Lock()
-		_, known := r.blocks.items[key]
-		known = known || r.loading[key] != nil
-		r.mu.Unlock()
-		if !known {
-			r.lookup(entries[i:], window, false)
-			return
-		}
-		ahead += int64(entries[i].Size)
-	}
-}
-
 // findTimestamp returns the base offset of the first batch in [start, end) with a timestamp
-// of ts or later. It reads the index of each object on the way and one block. As with read,
-// an object may vanish on the way, and is looked up again.
-func (r *reader) findTimestamp(ctx context.Context, stream StreamID, start, end, ts int64) (int64, bool, error) {
-	for next, try := start, 0; ; try++ {
-		at, offset, found, err := r.findOnce(ctx, stream, next, end, ts)
-		if at > next {
-			next, try = at, 0
+// of ts or later. It reads the index of each object on the way and one block.
+func (r *reader) findTimestamp(ctx context.Context, stream StreamID, start, end, ts int64) (offset int64, found bool, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := &session{}
+	for next, try := start, 0; next < end; {
+		err := r.locateLocked(ctx, s, stream, next)
+		if err == nil && s.blocks[0].MaxTimestamp < ts {
+			next, try = s.blocks[0].End, 0
+			continue
+		}
+		var batches []RecordBatch
+		if err == nil {
+			batches, _, err = r.blockLocked(ctx, s, stream, next, 0)
 		}
 		if err == nil {
-			return offset, found, nil
+			for _, b := range batches {
+				if b.MaxTimestamp >= ts && b.End() > start && b.BaseOffset < end {
+					return b.BaseOffset, true, nil
+				}
+			}
+			next, try = s.blocks[0].End, 0
+			continue
 		}
 		if try == 2 || !errors.Is(err, objectstore.ErrNotFound) {
 			return 0, false, fmt.Errorf("find timestamp in stream %d: %w", stream, err)
 		}
-		r.forget(stream)
+		try++
+		r.resetLocked(s, stream)
 	}
-}
-
-// findOnce is findTimestamp from next on until an object is missing. It returns how far
-// there is nothing to find.
-func (r *reader) findOnce(ctx context.Context, stream StreamID, next, end, ts int64) (at, offset int64, found bool, err error) {
-	start := next
-	for next < end {
-		entries, err := r.locate(ctx, stream, next)
-		if err != nil {
-			return next, 0, false, err
-		}
-		for i, e := range entries {
-			if e.MaxTimestamp < ts {
-				next = e.End
-				continue
-			}
-			batches, err := r.block(ctx, entries[i:], 0)
-			if err != nil {
-				return next, 0, false, err
-			}
-			for _, b := range batches {
-				if b.MaxTimestamp >= ts && b.End() > start && b.BaseOffset < end {
-					return next, b.BaseOffset, true, nil
-				}
-			}
-			next = e.End
-		}
-	}
-	return next, 0, false, nil
+	return 0, false, nil
 }

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
 	"sync/atomic"
 )
 
@@ -14,7 +17,11 @@ type Stream struct {
 	epoch int64
 
 	start   atomic.Int64
+	trimmed atomic.Int64 // the start that metadata knows
 	confirm atomic.Int64 // end of what is durable; moved by the WAL's goroutine
+
+	readMu  sync.Mutex
+	reading map[chan struct{}]struct{} // guarded by readMu; reads under way, each closed at its end
 
 	// guarded by store.wal.mu
 	next    int64
@@ -25,6 +32,7 @@ type Stream struct {
 func newStream(s *Store, state StreamState) *Stream {
 	st := &Stream{store: s, id: state.ID, epoch: state.Epoch, next: state.End}
 	st.start.Store(state.Start)
+	st.trimmed.Store(state.Start)
 	st.confirm.Store(state.End)
 	return st
 }
@@ -108,10 +116,23 @@ func (st *Stream) waitAcknowledged(ctx context.Context) error {
 }
 
 // Fetch returns the batches of [start, end), up to about maxBytes of payload but at least
-// one; fewer than asked for is no error, no batch means start == end. A batch that contains start or
-// end in its middle is returned whole. ErrOffsetOutOfRange if start is below the start
-// offset or end above the confirm offset.
+// one. A batch that contains start or end in its middle is returned whole. Fewer batches
+// than asked for are no error: Fetch waits for the first, and returns with it what is in
+// memory behind it. No batch means start == end. ErrOffsetOutOfRange if start is below the
+// start offset, or end above the confirm offset; also if a trim meets the fetch on its way and
+// the data is gone. See [WithReader] for who waits for whom.
 func (st *Stream) Fetch(ctx context.Context, start, end int64, maxBytes int) ([]RecordBatch, error) {
+	return st.fetch(ctx, start, end, maxBytes)
+}
+
+// FetchFast is Fetch from memory alone: it never waits. ErrNotInMemory says that [Stream.Load]
+// or Fetch must read an object first.
+func (st *Stream) FetchFast(start, end int64, maxBytes int) ([]RecordBatch, error) {
+	return st.fetch(nil, start, end, maxBytes)
+}
+
+// fetch waits for nothing if ctx is nil.
+func (st *Stream) fetch(ctx context.Context, start, end int64, maxBytes int) ([]RecordBatch, error) {
 	if start > end {
 		return nil, fmt.Errorf("fetch stream %d: start %d is after end %d", st.id, start, end)
 	}
@@ -123,18 +144,80 @@ func (st *Stream) Fetch(ctx context.Context, start, end int64, maxBytes int) ([]
 	}
 	batches, from, ok := st.store.cache.read(st.id, start, end, maxBytes)
 	if ok {
-		st.store.metrics.tail.Inc()
+		st.store.metrics.fromLogCache.Inc()
 		return batches, nil
 	}
-	st.store.metrics.cold.Inc()
-	batches, err := st.store.reader.read(ctx, st.id, start, from, maxBytes)
-	if err != nil {
-		if first := st.start.Load(); start < first {
-			return nil, fmt.Errorf("fetch stream %d from %d, trimmed to %d meanwhile: %w", st.id, start, first, ErrOffsetOutOfRange)
-		}
-		return nil, fmt.Errorf("fetch stream %d from %d: %w", st.id, start, err)
+	defer st.beginRead()()
+	waited, err := false, error(ErrOffsetOutOfRange)
+	if start >= st.start.Load() {
+		batches, waited, err = st.store.reader.read(ctx, st.id, start, from, maxBytes)
+	}
+	switch {
+	case err != nil:
+		return nil, st.readError("fetch", start, err)
+	case waited:
+		st.store.metrics.fromObjects.Inc()
+	default:
+		st.store.metrics.fromBlockCache.Inc()
 	}
 	return batches, nil
+}
+
+// Load brings the batch at start, and what follows up to about maxBytes, into memory, so that
+// FetchFast finds it. It does nothing if it is there, or if start is not below the confirm offset.
+func (st *Stream) Load(ctx context.Context, start int64, maxBytes int) error {
+	defer st.beginRead()()
+	if first := st.start.Load(); start < first {
+		return fmt.Errorf("load stream %d from %d, starts at %d: %w", st.id, start, first, ErrOffsetOutOfRange)
+	}
+	confirm := st.confirm.Load()
+	if start >= confirm || start >= st.store.cache.start(st.id, confirm) {
+		return nil
+	}
+	if err := st.store.reader.load(ctx, st.id, start, maxBytes); err != nil {
+		return st.readError("load", start, err)
+	}
+	return nil
+}
+
+func (st *Stream) readError(what string, start int64, err error) error {
+	if first := st.start.Load(); start < first {
+		return fmt.Errorf("%s stream %d from %d, trimmed to %d meanwhile: %w", what, st.id, start, first, ErrOffsetOutOfRange)
+	}
+	return fmt.Errorf("%s stream %d from %d: %w", what, st.id, start, err)
+}
+
+// beginRead notes a read of objects until end is called. It comes before a look at the start
+// offset: a trim then either waits for the read, or the read sees it.
+func (st *Stream) beginRead() (end func()) {
+	done := make(chan struct{})
+	st.readMu.Lock()
+	defer st.readMu.Unlock()
+	if st.reading == nil {
+		st.reading = make(map[chan struct{}]struct{})
+	}
+	st.reading[done] = struct{}{}
+	return func() {
+		st.readMu.Lock()
+		defer st.readMu.Unlock()
+		delete(st.reading, done)
+		close(done)
+	}
+}
+
+// waitReads returns when the reads that have begun are over.
+func (st *Stream) waitReads(ctx context.Context) error {
+	st.readMu.Lock()
+	begun := slices.Collect(maps.Keys(st.reading))
+	st.readMu.Unlock()
+	for _, done := range begun {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
 }
 
 // FindTimestamp returns the base offset of the first batch whose MaxTimestamp is ts or
@@ -153,18 +236,19 @@ func (st *Stream) FindTimestamp(ctx context.Context, ts int64) (offset int64, fo
 }
 
 // Trim makes start the first offset of the stream. A start that is not ahead changes nothing.
+// Reads below start are refused at once; those under way are waited for before metadata
+// learns of it, and so before any data can go. (The data of a read that outlives even that, in
+// another handle of the stream, stays for DeleteGrace.)
 func (st *Stream) Trim(ctx context.Context, start int64) error {
 	if confirm := st.confirm.Load(); start > confirm {
 		return fmt.Errorf("trim stream %d to %d, holds up to %d: %w", st.id, start, confirm, ErrOffsetOutOfRange)
 	}
-	for {
-		old := st.start.Load()
-		if start <= old {
-			return nil
-		}
-		if st.start.CompareAndSwap(old, start) {
-			break
-		}
+	if start <= st.trimmed.Load() {
+		return nil
+	}
+	raise(&st.start, start)
+	if err := st.waitReads(ctx); err != nil {
+		return fmt.Errorf("trim stream %d to %d: reads under way have not ended: %w", st.id, start, err)
 	}
 	_, err := retry(ctx, st.store.patience, "trim stream", func() (struct{}, error) {
 		return struct{}{}, st.store.streams.TrimStream(ctx, st.store.node, st.id, st.epoch, start)
@@ -172,8 +256,15 @@ func (st *Stream) Trim(ctx context.Context, start int64) error {
 	if err != nil {
 		return fmt.Errorf("trim stream %d to %d: %w", st.id, start, err)
 	}
+	raise(&st.trimmed, start)
 	st.store.compact.noteTrimmed(st.id)
 	return nil
+}
+
+// raise makes v at least n.
+func raise(v *atomic.Int64, n int64) {
+	for old := v.Load(); old < n && !v.CompareAndSwap(old, n); old = v.Load() {
+	}
 }
 
 // Close stops appends, waits for those before, uploads them and releases the stream.
