@@ -91,11 +91,7 @@ func (c *logCache) add(b *bulk, limit int64, now time.Time) (look bool) {
 		e := &b.entries[i]
 		span, isNew := c.active.add(e.stream.id, e.stream.epoch, e.batch)
 		if isNew {
-			spans := c.streams[span.stream]
-			if n := len(spans); n > 0 && spans[n-1].end() != span.start() {
-				spans = nil // another node wrote between; theirs are uploaded
-			}
-			c.streams[span.stream] = append(spans, span)
+			c.streams[span.stream] = append(c.streams[span.stream], span)
 		}
 	}
 	c.active.bytes += b.memory
@@ -106,6 +102,16 @@ func (c *logCache) add(b *bulk, limit int64, now time.Time) (look bool) {
 		return true
 	}
 	return look
+}
+
+// opened drops what the cache holds of a stream if that is not the stream's end any more:
+// another node has had the stream, and written to it.
+func (c *logCache) opened(id StreamID, end int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if spans := c.streams[id]; len(spans) > 0 && spans[len(spans)-1].end() != end {
+		delete(c.streams, id)
+	}
 }
 
 func (c *logCache) archiveLocked() {
@@ -165,7 +171,7 @@ func (c *logCache) evict(limit int64) {
 		for id, span := range c.blocks[n].spans {
 			spans := c.streams[id]
 			if len(spans) == 0 || spans[0] != span {
-				continue // dropped when another node had written between
+				continue // dropped when the stream was opened
 			}
 			if len(spans) == 1 {
 				delete(c.streams, id)

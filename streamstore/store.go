@@ -72,7 +72,7 @@ func Open(ctx context.Context, cfg Config, id NodeID, bucket objectstore.Bucket,
 	}
 	s.node = node
 	s.log = log.With("node", node.ID, "node_epoch", node.Epoch)
-	s.patience = patience{s.log, cfg.Jitter}
+	s.patience = patience{log: s.log, jitter: cfg.Jitter}
 	if err := s.recoverWALs(ctx, earlier, by, hadFiles); err != nil {
 		return nil, fmt.Errorf("recover node %d: %w", id, err)
 	}
@@ -176,6 +176,7 @@ func (s *Store) OpenStreams(ctx context.Context, open []OpenRequest) ([]*Stream,
 	defer s.mu.Unlock()
 	for i, st := range states {
 		invariant.Check(st.ID == open[i].ID && st.Epoch == open[i].Epoch, "opened %+v, asked for %+v", st, open[i])
+		s.cache.opened(st.ID, st.End)
 		handles[i] = newStream(s, st)
 		s.open[st.ID] = handles[i]
 	}

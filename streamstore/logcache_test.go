@@ -1,0 +1,46 @@
+package streamstore
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+)
+
+// A stream that was on another node and is back is read as that node left it, though the log
+// cache still holds what was appended here before.
+func TestStreamThatWasAway(t *testing.T) {
+	e := newEnv(t)
+	ctx := context.Background()
+	one := e.open(e.config(WALObject))
+	two, err := Open(ctx, e.config(WALObject), 2, e.bucket, e.meta, e.meta, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(two.abandon)
+	st := e.create(one, 1, 1)[0]
+	appendAll(t, st, "a", "b")
+	if err := st.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	there := e.reopen(two, OpenRequest{st.ID(), 2})[0]
+	if _, err := there.Append(ctx, RecordBatch{Count: 1, MaxTimestamp: 7, Payload: []byte("c")}, func(error) {}); err != nil {
+		t.Fatal(err)
+	}
+	if err := there.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	st = e.reopen(one, OpenRequest{st.ID(), 3})[0]
+	for from, want := range []string{"a", "b", "c"} {
+		got, err := st.Fetch(ctx, int64(from), 3, 1)
+		if err != nil || len(got) != 1 || string(got[0].Payload) != want {
+			t.Errorf("fetch from %d: %v, %v, want %q", from, got, err, want)
+		}
+	}
+	if offset, found, err := st.FindTimestamp(ctx, 5); err != nil || !found || offset != 2 {
+		t.Errorf("find timestamp: %d, %t, %v, want 2", offset, found, err)
+	}
+	appendAll(t, st, "d")
+	if got, err := fetchAll(st, 100); err != nil || len(got) != 4 {
+		t.Errorf("the stream holds %q, %v", got, err)
+	}
+}
