@@ -408,7 +408,7 @@ func (b *Backup) run(ctx context.Context) {
 		default:
 			b.s.log.LogAttrs(ctx, slog.LevelWarn, "no snapshot of the metadata, trying again; changes of topics, schemas and tables wait", slog.Any("error", err))
 			next = min(next, retry)
-			retry, wake = 2*retry, nil
+			retry, wake = 2*next, nil
 		}
 		timer.Reset(next)
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -281,6 +282,30 @@ func TestSnapshotsOnlyOfChangesAndFew(t *testing.T) {
 	if d := cmp.Diff(keys(), before); d != "" {
 		t.Fatalf("an idle database wrote:\n%s", d)
 	}
+}
+
+// However long the bucket is away, snapshots are tried again in intervals.
+func TestSnapshotsOfALongOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := Open(t.Context(), "sqlite::memory:", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Close() })
+		bucket := objectstore.NewFaulty(objectstore.NewMemory(), objectstore.Faults{})
+		counter := &objectstore.Counter{}
+		startBackup(t, s, objectstore.Observe(bucket, counter), BackupConfig{})
+		register(t, s)
+		before := counter.Count(objectstore.OpPutIfAbsent)
+		bucket.Cut(true)
+		if _, err := s.writer.Exec(`UPDATE counter SET value = value + 1 WHERE name = 'change'`); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Hour)
+		if n := counter.Count(objectstore.OpPutIfAbsent) - before; n < 300 || n > 400 {
+			t.Errorf("%d attempts in an hour, want one each 10 s", n)
+		}
+	})
 }
 
 // After a restore the old database, still in use, acknowledges nothing, and says why.
