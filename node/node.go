@@ -104,7 +104,11 @@ func (n *Node) open(ctx context.Context) error {
 		return err
 	}
 	// Before anything is acknowledged: the bucket must be this database's, and have a copy.
-	if n.backup, err = meta.Backup(ctx, bucket, metadata.BackupConfig{}); err != nil {
+	err = n.patient(ctx, "snapshots of the metadata", func() (err error) {
+		n.backup, err = meta.Backup(ctx, bucket, metadata.BackupConfig{})
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	n.onClose("metadata backup", n.backup.Close)
@@ -171,7 +175,7 @@ func (n *Node) openBucket(ctx context.Context) (objectstore.Bucket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("object store: %w", err)
 	}
-	if err := objectstore.Probe(ctx, bucket); err != nil {
+	if err := n.patient(ctx, "probe of conditional creation", func() error { return objectstore.Probe(ctx, bucket) }); err != nil {
 		return nil, fmt.Errorf("object store %s: %w", n.cfg.ObjectStore, err)
 	}
 	bucket = objectstore.Observe(bucket, newStoreMetrics(n.metrics))
@@ -193,7 +197,10 @@ func (n *Node) openLog(ctx context.Context, bucket objectstore.Bucket, meta *met
 		return fmt.Errorf("stream store: %w", err)
 	}
 	n.onClose("stream store", n.store.Close)
-	n.set, err = partition.OpenSet(ctx, partition.Config{CheckTable: n.checkTable}, n.store, meta, n.log)
+	err = n.patient(ctx, "partitions", func() (err error) {
+		n.set, err = partition.OpenSet(ctx, partition.Config{CheckTable: n.checkTable}, n.store, meta, n.log)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("partitions: %w", err)
 	}

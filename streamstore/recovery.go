@@ -30,11 +30,13 @@ func (s *Store) recoverWALs(ctx context.Context, earlier []WALState, by nonce, h
 	if len(earlier) == 0 {
 		return nil
 	}
+	patience := s.patience
+	patience.starting = true
 	readers := make([]walReader, len(earlier))
 	for i, w := range earlier {
 		switch w.Kind {
 		case WALObject:
-			readers[i] = &objectWALReader{bucket: s.bucket, node: s.node.ID, state: w, by: by, patience: s.patience}
+			readers[i] = &objectWALReader{bucket: s.bucket, node: s.node.ID, state: w, by: by, patience: patience}
 		case WALFile:
 			if !hadFiles {
 				return fmt.Errorf("the WAL of epoch %d is in files, and WALDir %q holds none of node %d: start where the node ran before, "+
@@ -108,7 +110,7 @@ func (r *recovery) replay(ctx context.Context, w WALState, wal walReader) error 
 				err = r.add(rec)
 			}
 			if err != nil {
-				return fmt.Errorf("WAL bulk %d: %w", seq, err)
+				return fmt.Errorf("record at byte %d of bulk %d: %w", walHeaderSize+size-int64(len(body)), seq, err)
 			}
 			body = tail
 			records++

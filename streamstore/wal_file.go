@@ -336,7 +336,7 @@ func (r *fileWALReader) readSegment(ctx context.Context, name string, seq uint64
 		}
 		if seq >= r.state.Mark {
 			if err := fn(seq, data[walHeaderSize:len(data)-walTrailerSize]); err != nil {
-				return seq, err
+				return seq, fmt.Errorf("WAL segment %s, bulk at byte %d: %w", name, pos, err)
 			}
 		}
 		pos += int64(len(data))

@@ -57,6 +57,9 @@ var (
 // names the object or file and the position.
 var ErrCorrupt = errors.New("corrupt")
 
+// errNewer says that stored bytes are of a later version of this program. It is no corruption.
+var errNewer = errors.New("written by a newer version of this program")
+
 func corrupt(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrCorrupt, fmt.Sprintf(format, args...))
 }
@@ -95,10 +98,10 @@ func parseBulkHeader(src []byte) (h bulkHeader, tail []byte, err error) {
 		return h, nil, corrupt("WAL bulk header has %d bytes, want %d", len(src), walHeaderSize)
 	}
 	if [4]byte(src) != walMagic {
-		return h, nil, corrupt("magic %q, want %q", src[:4], walMagic[:])
+		return h, nil, corrupt("magic %q, want %q: not a WAL of this program, or damaged; nothing was changed, put back what was there", src[:4], walMagic[:])
 	}
 	if v := src[4]; v == 0 || v > walVersion {
-		return h, nil, fmt.Errorf("WAL bulk has version %d, newer than this program's %d: start the version that wrote it", v, walVersion)
+		return h, nil, fmt.Errorf("%w: version %d, this program knows up to %d: start the program that wrote it", errNewer, v, walVersion)
 	}
 	if got, want := crc32.Checksum(src[:60], castagnoli), binary.BigEndian.Uint32(src[60:]); got != want {
 		return h, nil, corrupt("WAL bulk header checksum %08x, want %08x", got, want)
@@ -180,7 +183,7 @@ func parseRecord(src []byte) (r walRecord, tail []byte, err error) {
 		return r, nil, corrupt("WAL record has %d bytes, want at least %d", len(src), walRecordSize)
 	}
 	if src[0] != recordInline {
-		return r, nil, fmt.Errorf("WAL record has kind %d, which this program does not know: start the version that wrote it", src[0])
+		return r, nil, fmt.Errorf("%w: record of kind %d: start the program that wrote it", errNewer, src[0])
 	}
 	n := binary.BigEndian.Uint32(src[40:])
 	if uint64(len(src)) < walRecordSize+uint64(n) {

@@ -157,13 +157,16 @@ type objectWALReader struct {
 // acknowledge nothing more: its acknowledgements are a contiguous prefix, and the prefix
 // ends at the fence. A listing finds where to begin; the conditional create decides.
 func (r *objectWALReader) fence(ctx context.Context) error {
+	ctx = objectstore.For(ctx, objectstore.ForRecovery)
 	seq, err := r.listed(ctx)
 	if err != nil {
 		return err
 	}
 	for try := 0; ; {
 		key := walKey(r.node, r.state.Epoch, seq)
+		slow := r.slow("fence WAL")
 		err := r.bucket.PutIfAbsent(ctx, key, appendFence(nil, r.node, r.state.Epoch, seq, r.by))
+		slow.Stop()
 		if err == nil {
 			break
 		}
@@ -176,9 +179,9 @@ func (r *objectWALReader) fence(ctx context.Context) error {
 				seq, try = seq+1, 0
 				continue
 			}
-			if errors.Is(err, ErrCorrupt) {
-				return err
-			}
+		}
+		if errors.Is(err, ErrCorrupt) || errors.Is(err, errNewer) || errors.Is(err, objectstore.ErrRefused) {
+			return fmt.Errorf("fence WAL object %s: %w", key, err)
 		}
 		r.log.Warn("WAL not fenced, trying again", "key", key, "try", try+1, "error", err)
 		if err := r.backoff(ctx, try); err != nil {
@@ -244,7 +247,7 @@ func (r *objectWALReader) read(ctx context.Context, fn func(seq uint64, body []b
 		data []byte
 		err  error
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(objectstore.For(ctx, objectstore.ForRecovery))
 	defer cancel()
 	pending := make(chan chan result, recoveryReads)
 	go func() {
@@ -283,13 +286,13 @@ func (r *objectWALReader) read(ctx context.Context, fn func(seq uint64, body []b
 			err = corrupt("bulk %d of node %d epoch %d, %d bytes too many", h.seq, h.node, h.epoch, len(tail))
 		}
 		if err != nil {
-			return fmt.Errorf("WAL object %s: %w", key, err)
+			return fmt.Errorf("WAL object %s of %d bytes: %w", key, len(res.data), err)
 		}
 		if h.kind == bulkFence {
 			break // of an earlier takeover; what lies above is garbage
 		}
 		if err := fn(seq, body); err != nil {
-			return err
+			return fmt.Errorf("WAL object %s: %w", key, err)
 		}
 		seq++
 	}
@@ -301,6 +304,7 @@ func (r *objectWALReader) fenced() uint64 { return r.end }
 // remove deletes the data of the WAL. Fences stay for ever, so that a process of that
 // life, however late it wakes, meets one.
 func (r *objectWALReader) remove(ctx context.Context) error {
+	ctx = objectstore.For(ctx, objectstore.ForRecovery)
 	for after := ""; ; {
 		page, err := r.bucket.List(ctx, walDir(r.node, r.state.Epoch), after)
 		if err != nil || len(page) == 0 {
