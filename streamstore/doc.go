@@ -31,6 +31,8 @@
 //	          index the block, each kept in a cache; neighbours are read ahead.
 //	recovery  store.go Open → RegisterNode raises the epoch → recovery.go recoverWALs: fence, read
 //	          stream ends, replay what they lack, commit, retire.
+//	failover  recovery.go Recover, on any node → TakeOverNode raises the epoch → recoverWALs, as
+//	          above → ReleaseNode closes the streams and hands over the stream set objects.
 //
 // # Fencing
 //

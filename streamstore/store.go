@@ -38,8 +38,10 @@ type Store struct {
 
 	metrics *metrics
 
-	cancel context.CancelCauseFunc // ends every goroutine of the store
-	work   sync.WaitGroup          // … and this waits for them
+	run    context.Context         // of every goroutine of the store
+	cancel context.CancelCauseFunc // … which this ends
+	work   sync.WaitGroup          // … and this waits for
+	rescue chan struct{}           // cap 1: held while another node is recovered
 	fenced chan struct{}           // closed when the node may acknowledge nothing more
 
 	mu     sync.Mutex
@@ -58,7 +60,7 @@ func Open(ctx context.Context, cfg Config, id NodeID, bucket objectstore.Bucket,
 	}
 	s := &Store{
 		cfg: cfg, bucket: bucket, streams: streams, objects: objects, log: log,
-		hedges: newHedger(cfg), cache: newLogCache(), fenced: make(chan struct{}), open: make(map[StreamID]*Stream),
+		hedges: newHedger(cfg), cache: newLogCache(), fenced: make(chan struct{}), open: make(map[StreamID]*Stream), rescue: make(chan struct{}, 1),
 	}
 	var by nonce
 	rand.Read(by[:])
@@ -73,7 +75,8 @@ func Open(ctx context.Context, cfg Config, id NodeID, bucket objectstore.Bucket,
 	s.node = node
 	s.log = log.With("node", node.ID, "node_epoch", node.Epoch)
 	s.patience = patience{log: s.log, jitter: cfg.Jitter}
-	if err := s.recoverWALs(ctx, earlier, by, hadFiles); err != nil {
+	own := &recovery{s: s, as: node, log: s.log}
+	if err := own.recoverWALs(ctx, earlier, hadFiles); err != nil {
 		return nil, fmt.Errorf("recover node %d: %w", id, err)
 	}
 	if cfg.WAL == WALFile {
@@ -86,7 +89,7 @@ func Open(ctx context.Context, cfg Config, id NodeID, bucket objectstore.Bucket,
 	}
 
 	run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	s.cancel = cancel
+	s.run, s.cancel = run, cancel
 	s.compact = newCompactor(s)
 	s.metrics = newMetrics(s)
 	s.wal = newWAL(node, by, s.device, cfg)
@@ -150,6 +153,19 @@ func (s *Store) fail(err error) {
 	}
 	close(s.fenced)
 	s.cancel(err)
+}
+
+// enter makes the caller one of those whom Close waits for; ctx then ends with the store.
+func (s *Store) enter(ctx context.Context) (_ context.Context, leave func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return nil, nil, s.err
+	}
+	s.work.Add(1)
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(s.run, func() { cancel(context.Cause(s.run)) })
+	return ctx, func() { stop(); cancel(nil); s.work.Done() }, nil
 }
 
 // CreateStreams makes n closed streams with consecutive ids.

@@ -75,7 +75,7 @@ func (u *uploader) run(ctx context.Context) {
 			tasks = append(tasks, t)
 			go func() {
 				defer close(t.put)
-				t.upload, t.err = u.s.putBlock(ctx, block, u.s.node.Epoch)
+				t.upload, t.err = u.s.putBlock(ctx, u.s.node, block, u.s.node.Epoch)
 			}()
 		}
 		var due <-chan time.Time
@@ -119,7 +119,7 @@ func (u *uploader) commit(ctx context.Context, t *uploadTask) error {
 	if early {
 		u.s.device.trim(ctx, t.upload.WALMark)
 	}
-	if err := u.s.commitUpload(ctx, t.upload); err != nil {
+	if err := u.s.commitUpload(ctx, u.s.node, t.upload); err != nil {
 		return err
 	}
 	close(t.block.uploaded)
@@ -187,16 +187,16 @@ func (u *uploader) flush(ctx context.Context) error {
 	}
 }
 
-func (s *Store) commitUpload(ctx context.Context, u Upload) error {
+func (s *Store) commitUpload(ctx context.Context, node Node, u Upload) error {
 	_, err := retry(ctx, s.patience, "commit upload", func() (struct{}, error) {
-		return struct{}{}, s.objects.CommitUpload(ctx, s.node, u)
+		return struct{}{}, s.objects.CommitUpload(ctx, node, u)
 	})
 	return err
 }
 
-// putBlock writes the objects of a block and returns their commit. Streams with SplitBytes
+// putBlock writes the objects of a block as node and returns their commit. Streams with SplitBytes
 // or more get an object of their own, the others share one.
-func (s *Store) putBlock(ctx context.Context, block *cacheBlock, walEpoch int64) (Upload, error) {
+func (s *Store) putBlock(ctx context.Context, node Node, block *cacheBlock, walEpoch int64) (Upload, error) {
 	var single [][]*streamSpan // one object each
 	var shared []*streamSpan
 	for _, span := range block.sorted() {
@@ -215,7 +215,7 @@ func (s *Store) putBlock(ctx context.Context, block *cacheBlock, walEpoch int64)
 	}
 	for {
 		first, err := retry(ctx, s.patience, "prepare objects", func() (ObjectID, error) {
-			return s.objects.PrepareObjects(ctx, s.node, n, prepareTTL)
+			return s.objects.PrepareObjects(ctx, node, n, prepareTTL)
 		})
 		if err != nil {
 			return Upload{}, fmt.Errorf("prepare %d objects: %w", n, err)
