@@ -236,31 +236,40 @@ func cut(batches []RecordBatch, start, end int64, maxBytes int, first bool) ([]R
 	return batches[i:j:j], maxBytes
 }
 
-// findTimestamp returns the base offset of the first cached batch at or after start with a
-// timestamp of ts or later.
-func (c *logCache) findTimestamp(stream StreamID, start, end, ts int64) (int64, bool) {
+// findTimestamp returns the base offset of the first batch of [start, end) with a timestamp of
+// ts or later, when the cache holds start. Otherwise it returns the offset from which on the
+// cache holds the stream; end if it holds none of it.
+func (c *logCache) findTimestamp(stream StreamID, start, end, ts int64) (offset int64, found bool, from int64) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
+	from = c.startLocked(stream, end)
+	if start < from {
+		return 0, false, from
+	}
 	for _, s := range c.streams[stream] {
 		if s.newest < ts || s.end() <= start {
 			continue
 		}
 		for _, b := range s.batches {
 			if b.BaseOffset >= end {
-				return 0, false
+				return 0, false, from
 			}
 			if b.End() > start && b.MaxTimestamp >= ts {
-				return b.BaseOffset, true
+				return b.BaseOffset, true, from
 			}
 		}
 	}
-	return 0, false
+	return 0, false, from
 }
 
 // start returns the first offset that the cache holds of the stream; end if it holds none.
 func (c *logCache) start(stream StreamID, end int64) int64 {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
+	return c.startLocked(stream, end)
+}
+
+func (c *logCache) startLocked(stream StreamID, end int64) int64 {
 	if spans := c.streams[stream]; len(spans) > 0 {
 		return min(spans[0].start(), end)
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"testing"
+
+	"github.com/tabletopic/tabletopic/objectstore"
 )
 
 // A stream that was on another node and is back is read as that node left it, though the log
@@ -42,5 +44,44 @@ func TestStreamThatWasAway(t *testing.T) {
 	appendAll(t, st, "d")
 	if got, err := fetchAll(st, 100); err != nil || len(got) != 4 {
 		t.Errorf("the stream holds %q, %v", got, err)
+	}
+}
+
+// A timestamp is found although the log cache lets go of the batch while objects are searched.
+func TestFindTimestampWhileTheCacheEvicts(t *testing.T) {
+	e := newEnv(t)
+	ctx := context.Background()
+	faulty := objectstore.NewFaulty(e.memory, objectstore.Faults{})
+	e.bucket = faulty
+	s := e.open(e.config(WALObject))
+	st := e.create(s, 1, 1)[0]
+	appendAll(t, st, "old")
+	if err := s.upload.flush(ctx); err != nil {
+		t.Fatal(err)
+	}
+	s.cache.evict(0)
+	done := make(chan error, 1)
+	if _, err := st.Append(ctx, RecordBatch{Count: 1, MaxTimestamp: 7, Payload: []byte("new")}, func(err error) { done <- err }); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	hold := faulty.Hold(objectstore.Before, func(op objectstore.Op, _ string) bool { return op == objectstore.OpGet })
+	var offset int64
+	var found bool
+	go func() {
+		var err error
+		offset, found, err = st.FindTimestamp(ctx, 5)
+		done <- err
+	}()
+	<-hold.Reached()
+	if err := s.upload.flush(ctx); err != nil {
+		t.Fatal(err)
+	}
+	s.cache.evict(0)
+	hold.Release(nil)
+	if err := <-done; err != nil || !found || offset != 1 {
+		t.Errorf("found %t at %d, %v, want 1", found, offset, err)
 	}
 }

@@ -224,15 +224,17 @@ func (st *Stream) waitReads(ctx context.Context) error {
 // later; found is false if there is none.
 func (st *Stream) FindTimestamp(ctx context.Context, ts int64) (offset int64, found bool, err error) {
 	start, end := st.start.Load(), st.confirm.Load()
-	if cached := st.store.cache.start(st.id, end); start < cached {
-		offset, found, err = st.store.reader.findTimestamp(ctx, st.id, start, cached, ts)
+	for {
+		offset, found, cached := st.store.cache.findTimestamp(st.id, start, end, ts)
+		if start >= cached {
+			return offset, found, nil
+		}
+		offset, found, err := st.store.reader.findTimestamp(ctx, st.id, start, cached, ts)
 		if found || err != nil {
 			return offset, found, err
 		}
-		start = cached
+		start = cached // where the cache began; it may have been evicted meanwhile
 	}
-	offset, found = st.store.cache.findTimestamp(st.id, start, end, ts)
-	return offset, found, nil
 }
 
 // Trim makes start the first offset of the stream. A start that is not ahead changes nothing.
