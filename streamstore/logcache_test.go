@@ -85,3 +85,39 @@ func TestFindTimestampWhileTheCacheEvicts(t *testing.T) {
 		t.Errorf("found %t at %d, %v, want 1", found, offset, err)
 	}
 }
+
+// The log cache lets go of as much as bulks on their way into the WAL occupy, which is more
+// than their bytes.
+func TestCacheMakesRoomForWhatWaits(t *testing.T) {
+	e := newEnv(t)
+	ctx := context.Background()
+	faulty := objectstore.NewFaulty(e.memory, objectstore.Faults{})
+	e.bucket = faulty
+	cfg := e.config(WALObject)
+	cfg.WALBytes = 1 // a bulk each batch
+	s := e.open(cfg)
+	st := e.create(s, 1, 1)[0]
+	held := func() int64 {
+		s.wal.mu.Lock()
+		defer s.wal.mu.Unlock()
+		s.cache.mu.RLock()
+		defer s.cache.mu.RUnlock()
+		return s.cache.bytes + s.wal.waiting
+	}
+	for held() < cfg.LogCacheBytes*7/8 {
+		appendAll(t, st, "kept for tail reads")
+		if err := s.upload.flush(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hold := faulty.Hold(objectstore.Before, func(op objectstore.Op, _ string) bool { return op == objectstore.OpPutIfAbsent })
+	defer hold.Release(nil)
+	for range 200 {
+		if _, err := st.Append(ctx, RecordBatch{Count: 1, Payload: []byte("waits")}, func(error) {}); err != nil {
+			t.Fatal(err)
+		}
+		if got := held(); got > cfg.LogCacheBytes+1<<10 {
+			t.Fatalf("%d bytes in memory, want %d and a bulk at most", got, cfg.LogCacheBytes)
+		}
+	}
+}

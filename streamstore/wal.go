@@ -96,6 +96,7 @@ type wal struct {
 	cur        *bulk         // guarded by mu; nil if nothing waits
 	sealed     []*bulk       // guarded by mu; closed, not started
 	unflushed  int64         // guarded by mu; bytes appended and not acknowledged
+	waiting    int64         // guarded by mu; memory of the bulks that are not acknowledged
 	unuploaded int64         // guarded by mu; memory of what is appended and not uploaded, unflushed included
 	room       chan struct{} // guarded by mu; closed and replaced when either shrinks
 	lastSeal   time.Time     // guarded by mu; when a bulk was last closed …
@@ -181,6 +182,7 @@ func (w *wal) append(ctx context.Context, st *Stream, b RecordBatch, done func(e
 	cur.entries = append(cur.entries, entry{st, b, done})
 	cur.copying.Add(1)
 	w.unflushed += int64(size)
+	w.waiting += cur.memory - held
 	w.unuploaded += cur.memory - held
 	if cur.size >= w.cfg.WALBytes {
 		w.sealLocked()
@@ -205,8 +207,9 @@ func (w *wal) full(size int64) bool {
 func (w *wal) openLocked(size int) {
 	w.cur = &bulk{due: w.dueLocked(time.Now())}
 	w.cur.reserve(walHeaderSize, max(w.chunkHint, walHeaderSize+size))
+	w.waiting += w.cur.memory
 	w.unuploaded += w.cur.memory
-	w.evict(max(0, w.cfg.LogCacheBytes-w.unflushed-w.cfg.WALBytes))
+	w.evict(max(0, w.cfg.LogCacheBytes-w.waiting-w.cfg.WALBytes))
 	w.signal()
 }
 
@@ -382,15 +385,17 @@ func (w *wal) acknowledge(queue []*bulk) []*bulk {
 		})
 	}
 	n := 0
-	var bytes int64
+	var bytes, memory int64
 	for n < len(queue) && queue[n].written {
 		w.ack(queue[n])
 		bytes += queue[n].size - walHeaderSize
+		memory += queue[n].memory
 		n++
 	}
 	if n > 0 {
 		w.mu.Lock()
 		w.unflushed -= bytes
+		w.waiting -= memory
 		w.makeRoomLocked()
 		w.mu.Unlock()
 	}
