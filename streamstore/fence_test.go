@@ -1,5 +1,27 @@
 package streamstore
 
+// What fencing promises, sentence by sentence, and the test of each.
+//
+//	Two nodes never both acknowledge for one stream epoch.                      TestZombieAcknowledgesNothing, TestModel
+//	WAL objects are named by node, node epoch and dense sequence, …             TestWALObjectsAreDenseCreates, TestKeys
+//	… written with If-None-Match: *, …                                          TestWALObjectsAreDenseCreates, objectstore.TestS3SendsCondition
+//	… many in flight, acknowledged only as a contiguous prefix.                 TestAcknowledgesContiguousPrefix
+//	An unknown outcome is retried, never skipped;                               TestUnknownOutcomeIsRetried
+//	a 412 on one's own lost answer is told from a fence by the nonce;           TestLostAnswerIsResolved, TestFenceIsNotMistakenForOwnObject
+//	a 409 is retried.                                                           TestConflictIsRetried, objectstore.TestS3Retries
+//	A second PUT of an object changes none of this.                             TestHedgeMakesNoSecondObject, TestFenceBetweenPutAndHedge
+//	The trim mark moves in metadata before any WAL object is deleted.           TestMarkMovesBeforeDeletion
+//	Takeover raises the node epoch in metadata, …                               TestEpochIsRaisedBeforeTheFence, TestMetadataFences
+//	… from the mark on puts a fence at the first free number, …                 TestNothingBehindAHoleIsRecovered, TestTrimmedWALGoesOn
+//	… where data is passed and read, and a fence ends the walk, …               TestFencePassesDataThatCameMeanwhile, TestNothingBehindAHoleIsRecovered
+//	… reads stream ends only then …                                             TestFenceBeforeEnds
+//	… and replays from the mark to the fence what is not committed.             TestReplaySkipsCommitted, TestManyWALObjects
+//	A number that is missing below the fence is corruption.                     TestMissingNumberIsCorruption
+//	What lies above a fence is garbage.                                         TestNothingBehindAHoleIsRecovered, TestSweepLeavesFences
+//	Fences are never deleted: a zombie that wakes a day later acknowledges nothing. TestZombieWakesADayLater
+//	A store without conditional PUT is refused at start by a probe that says so. objectstore.TestProbeRefusesOverwrite, node.TestStoreWithoutConditionIsRefused
+//	The file WAL does the same with a file.                                     TestFileWALFence
+
 import (
 	"bytes"
 	"context"
