@@ -40,8 +40,8 @@ type Config struct {
 	AWS awsconfig.Config
 	// CatalogID is the AWS account that has the Data Catalog. The caller's own if empty.
 	CatalogID string
-	// Warehouse is the location below which new tables are made, <warehouse>/<database>/<table>,
-	// unless their database has a location of its own.
+	// Warehouse is the location below which new tables are made, <warehouse>/<database>/<table>.
+	// Below the location of their database if empty.
 	Warehouse string
 	// Archive makes Glue keep each version of a table. It has a limit of versions, which
 	// frequent commits reach. Not kept if false.
@@ -194,21 +194,29 @@ func (p *pointer) Location(ctx context.Context, id table.Identifier) (string, er
 
 // Parent implements catalog.Pointer.
 func (p *pointer) Parent(ctx context.Context, namespace string) (string, error) {
+	var parent string
+	if p.cfg.Warehouse != "" {
+		parent = p.cfg.Warehouse + "/" + catalog.PathName(*fold(namespace))
+	}
 	out, err := p.client.GetDatabase(ctx, &glue.GetDatabaseInput{CatalogId: p.catalogID(), Name: fold(namespace)})
 	switch {
-	case err == nil && aws.ToString(out.Database.LocationUri) != "":
-		return *out.Database.LocationUri, nil
-	case err != nil && !errors.As(err, new(*types.EntityNotFoundException)):
-		return "", fmt.Errorf("get Glue database %s: %w", namespace, err)
-	case p.cfg.Warehouse == "":
-		return "", fmt.Errorf("Glue database %s has no location: set one, or a warehouse for the catalog", namespace)
-	}
-	parent := p.cfg.Warehouse + "/" + catalog.PathName(*fold(namespace))
-	if err != nil {
-		_, err = p.client.CreateDatabase(ctx, &glue.CreateDatabaseInput{CatalogId: p.catalogID(), DatabaseInput: &types.DatabaseInput{Name: fold(namespace), LocationUri: &parent}})
-		if err != nil && !errors.As(err, new(*types.AlreadyExistsException)) {
-			return "", fmt.Errorf("create Glue database %s: %w", namespace, err)
+	case err == nil && parent == "":
+		parent = aws.ToString(out.Database.LocationUri)
+	case errors.As(err, new(*types.EntityNotFoundException)):
+		input := &types.DatabaseInput{Name: fold(namespace)}
+		if parent != "" {
+			input.LocationUri = &parent
 		}
+		_, err = p.client.CreateDatabase(ctx, &glue.CreateDatabaseInput{CatalogId: p.catalogID(), DatabaseInput: input})
+		if errors.As(err, new(*types.AlreadyExistsException)) {
+			err = nil
+		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("Glue database %s: %w", namespace, err)
+	}
+	if parent == "" {
+		return "", fmt.Errorf("Glue database %s has no location: set one, or a warehouse for the catalog", namespace)
 	}
 	return parent, nil
 }

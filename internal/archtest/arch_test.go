@@ -40,6 +40,7 @@ var level = map[string]int{
 	"internal/shard":              2,
 	"catalog/awsconfig":           1,
 	"catalog/glue":                2,
+	"catalog/hive":                2,
 	"catalog/rest":                2,
 	"catalog/sql":                 2,
 	"partition":                   3,
