@@ -456,7 +456,7 @@ func TestNodeComesBackDuringItsRecovery(t *testing.T) {
 		appendAll(t, opened, name)
 		want = append(want, name)
 		hold.Release(nil)
-		if err := <-failed; !errors.Is(err, ErrNodeFenced) && !errors.Is(err, ErrCorrupt) && !errors.Is(err, objectstore.ErrNotFound) {
+		if err := <-failed; !errors.Is(err, ErrNodeFenced) {
 			t.Fatalf("%s: the rescuer: %v", name, err)
 		}
 		if got := readAll(t, opened); !slices.Equal(got, want) {

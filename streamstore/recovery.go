@@ -163,7 +163,7 @@ func (r *recovery) recoverWALs(ctx context.Context, earlier []WALState, hadFiles
 			break
 		}
 		if err := readers[i].fence(ctx); err != nil {
-			return err
+			return r.overtaken(ctx, err)
 		}
 	}
 	states, err := r.s.streams.Streams(ctx, r.as.ID)
@@ -185,7 +185,7 @@ func (r *recovery) recoverWALs(ctx context.Context, earlier []WALState, hadFiles
 			}
 		}
 		if err := r.replay(ctx, w, readers[i]); err != nil {
-			return fmt.Errorf("replay WAL of epoch %d: %w", w.Epoch, err)
+			return r.overtaken(ctx, fmt.Errorf("replay WAL of epoch %d: %w", w.Epoch, err))
 		}
 		_, err := retry(ctx, r.s.patience, "retire WAL", func() (struct{}, error) {
 			return struct{}{}, r.s.streams.RetireWAL(ctx, r.as, w.Epoch)
@@ -201,6 +201,21 @@ func (r *recovery) recoverWALs(ctx context.Context, earlier []WALState, hadFiles
 		}
 	}
 	return nil
+}
+
+// overtaken tells a WAL that lost objects from one that was recovered and removed by whoever
+// took the node over meanwhile.
+func (r *recovery) overtaken(ctx context.Context, err error) error {
+	if !errors.Is(err, ErrCorrupt) {
+		return err
+	}
+	nodes, nerr := r.s.streams.Nodes(ctx)
+	for _, n := range nodes {
+		if n.ID == r.as.ID && n.Epoch > r.as.Epoch {
+			return fmt.Errorf("epoch %d of node %d has begun: %w", n.Epoch, n.ID, ErrNodeFenced)
+		}
+	}
+	return errors.Join(err, nerr)
 }
 
 func (r *recovery) readers(earlier []WALState, hadFiles bool) ([]walReader, error) {
