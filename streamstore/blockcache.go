@@ -11,19 +11,22 @@ const (
 	awaitedAge = time.Minute
 	// maxGhosts bounds the blocks whose names are remembered when they are gone.
 	maxGhosts = 4096
-	// maxHits bounds the rounds that a block that was read often is kept without being read.
+	// keepHits is how often a block must be read again to be kept.
+	keepHits = 2
+	// maxHits bounds the rounds that a block is kept without being read.
 	maxHits = 3
 )
 
 // A blockCache keeps blocks of objects up to a total cost, so that a reader of everything
 // does not push out what others read again and again, nor a reader what was read ahead for
-// another. It follows S3-FIFO: a block that is read once and passed is the first to go; one
-// that is read again, while it is here or not long after, is kept. The caller locks.
+// another. It follows S3-FIFO: a block that is read once and passed is the first to go, also
+// if a second reader comes close behind the first; one that is read a third time, or again
+// not long after it had to go, is kept. The caller locks.
 //
-//	         read to its end         evicted
-//	awaited ────────────────▶ passed ───────▶ ghost: its name alone
-//	   │ part of it read again   │ read again   │ loaded and read again
-//	   └──────────▶ kept ◀───────┴──────────────┘
+//	         read to its end           evicted
+//	awaited ────────────────▶ passed ─────────▶ ghost: its name alone
+//	   │ read a third time       │                │ loaded and read
+//	   └─────────────▶ kept ◀────┴────────────────┘
 //
 // What must go is first what waited for awaitedAge, then of kept what is over half of the
 // cache, then passed, then kept; awaited only for a block that a reader waits for.
@@ -49,8 +52,8 @@ type cachedBlock struct {
 	place   *list.Element
 	since   time.Time // loaded or read, while awaited
 	reached int64     // up to this offset it has been read
-	again   bool      // it was here before: its first read counts as another
-	hits    int       // times read since it was considered for eviction, while kept
+	ghost   bool      // it was here before
+	hits    int       // times read again; while kept, since it was considered for eviction
 	session *session  // whom it was read ahead for; nil once it is read
 }
 
@@ -82,7 +85,7 @@ func (c *blockCache) put(key blockKey, batches []RecordBatch, cost int64, s *ses
 		return
 	}
 	b := &cachedBlock{key: key, batches: batches, cost: cost, reached: batches[0].BaseOffset, session: s}
-	_, b.again = c.ghosts.get(key)
+	_, b.ghost = c.ghosts.get(key)
 	c.ghosts.remove(key)
 	c.blocks[key] = b
 	c.used += cost
@@ -95,14 +98,14 @@ func (c *blockCache) read(key blockKey, from, to int64, now time.Time) {
 	if b == nil {
 		return
 	}
-	again := b.again || from < b.reached
-	b.reached, b.again, b.session = to, false, nil
+	if from < b.reached {
+		b.hits = min(b.hits+1, maxHits)
+	}
+	b.reached, b.session = to, nil
 	switch {
 	case b.queue == &c.kept:
-		if again {
-			b.hits = min(b.hits+1, maxHits)
-		}
-	case again:
+	case b.ghost || b.hits >= keepHits:
+		b.hits = 0
 		c.push(&c.kept, b, now)
 	case to >= b.batches[len(b.batches)-1].End():
 		c.push(&c.passed, b, now)

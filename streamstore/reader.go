@@ -25,7 +25,7 @@ const (
 	sessionBytes  = 8 << 20     // of the sequential readers that are remembered
 	sessionChunk  = 64          // blocks that a session takes from an index at a time
 	sessionBlocks = 256         // blocks from which on it takes no more
-	indexesAhead  = 4           // indexes read ahead of a session
+	indexesAhead  = 2           // indexes read ahead of a session
 	maxPaging     = 4           // questions to metadata ahead of sessions
 	blockOverhead = 256         // bytes that a cached block costs besides its data
 )
@@ -107,6 +107,7 @@ type blockLoad struct {
 type indexLoad struct {
 	object  ObjectRef
 	request *request
+	then    func() // nil, or what a session does next that had it read ahead
 	done    chan struct{}
 	entries []indexEntry // after done
 	err     error        // after done
@@ -508,7 +509,7 @@ func (r *reader) readAheadLocked(s *session, stream StreamID, offset int64) {
 	}
 	size := min(s.window/2, maxRequestBytes)
 	started := false
-	for i, covered := 0, int64(0); i < len(s.blocks) || r.extendLocked(s, stream); {
+	for i, covered := 0, int64(0); covered < s.window && (i < len(s.blocks) || r.extendLocked(s, stream)); {
 		e := s.blocks[i]
 		if r.knownLocked(e.key()) {
 			covered += int64(e.Size)
@@ -533,7 +534,7 @@ func (r *reader) readAheadLocked(s *session, stream StreamID, offset int64) {
 }
 
 // extendLocked adds blocks to those that the session knows, if their index is in memory. If
-// not it is read, and a few after it.
+// not it is read, and the one after it, and the session reads on ahead when it comes.
 func (r *reader) extendLocked(s *session, stream StreamID) bool {
 	if len(s.blocks) == 0 || len(s.blocks) >= sessionBlocks {
 		return false
@@ -554,7 +555,13 @@ func (r *reader) extendLocked(s *session, stream StreamID) bool {
 		if r.lane.aheadFull() {
 			break
 		}
-		r.lane.addAhead(r.newIndexLoad(nil, o.ObjectRef).request)
+		l := r.newIndexLoad(nil, o.ObjectRef)
+		l.then = func() {
+			if len(s.blocks) > 0 {
+				r.readAheadLocked(s, stream, s.blocks[0].Start)
+			}
+		}
+		r.lane.addAhead(l.request)
 		r.wakeLocked()
 	}
 	return false
@@ -638,6 +645,9 @@ func (r *reader) endIndexLocked(l *indexLoad, entries []indexEntry, err error) {
 	delete(r.indexing, l.object.ID)
 	if err == nil {
 		r.indexes.put(l.object.ID, entries, int64(len(entries))*int64(unsafe.Sizeof(indexEntry{}))+blockOverhead)
+		if l.then != nil {
+			l.then()
+		}
 	}
 	l.entries, l.err = entries, err
 	close(l.done)
