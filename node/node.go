@@ -45,6 +45,7 @@ type Node struct {
 	metrics *prometheus.Registry
 
 	locator      *objectstore.Locator
+	meta         *metadata.Store
 	backup       *metadata.Backup
 	store        *streamstore.Store
 	set          *partition.Set
@@ -99,6 +100,7 @@ func (n *Node) open(ctx context.Context) error {
 	if err != nil {
 		return err // it names the database, without its password
 	}
+	n.meta = meta
 	n.onClose("metadata", func(context.Context) error { return meta.Close() })
 	if err := n.openBuiltin(ctx, meta); err != nil {
 		return err
@@ -134,7 +136,7 @@ func (n *Node) open(ctx context.Context) error {
 		return err
 	}
 	n.onClose("broker", n.broker.Close)
-	return nil
+	return n.announce(ctx)
 }
 
 func (n *Node) onClose(name string, close func(context.Context) error) {
