@@ -55,6 +55,7 @@ var level = map[string]int{
 	"cmd/tabletopic":              6,
 	"e2e":                         6,
 	"examples":                    6,
+	"internal/sim":                6,
 }
 
 // allowed are the edges inside one level.

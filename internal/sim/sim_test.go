@@ -1,0 +1,82 @@
+package sim
+
+import (
+	"bufio"
+	"flag"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+)
+
+var (
+	oneSeed   = flag.Int64("sim.seed", -1, "simulate this seed alone, and print its trace with -v")
+	seedRange = flag.String("sim.seeds", "", "simulate these seeds, as in 1000-5000")
+)
+
+// Whatever nodes, networks and databases do, the streams keep what package streamstore promises.
+func TestSimulation(t *testing.T) {
+	for _, seed := range seeds(t) {
+		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { simulate(t, seed) })
+		})
+	}
+}
+
+func simulate(t *testing.T, seed uint64) *world {
+	w := newWorld(t, seed)
+	w.run()
+	w.trace.add("world", "%d operations, %d batches acknowledged, %d requests", w.ops.Load(), w.acked.Load(), w.requests.Load())
+	if *oneSeed >= 0 && !t.Failed() {
+		t.Log("\n" + w.trace.text())
+	}
+	return w
+}
+
+// seeds are those that flags ask for; or those that ever failed, and the first 200, of which
+// a short test takes 20.
+func seeds(t *testing.T) (list []uint64) {
+	first, last := uint64(1), uint64(200)
+	switch {
+	case *oneSeed >= 0:
+		return []uint64{uint64(*oneSeed)}
+	case *seedRange != "":
+		if _, err := fmt.Sscanf(*seedRange, "%d-%d", &first, &last); err != nil || first > last {
+			t.Fatalf("-sim.seeds %q: want A-B", *seedRange)
+		}
+	default:
+		list = failedSeeds(t)
+		if testing.Short() {
+			last = 20
+		}
+	}
+	for seed := first; seed <= last; seed++ {
+		list = append(list, seed)
+	}
+	return list
+}
+
+// failedSeeds reads testdata/seeds.txt: a seed each line, and what it found.
+func failedSeeds(t *testing.T) (list []uint64) {
+	f, err := os.Open("testdata/seeds.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	scan := bufio.NewScanner(f)
+	for scan.Scan() {
+		line, _, _ := strings.Cut(scan.Text(), "#")
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		seed, err := strconv.ParseUint(line, 10, 64)
+		if err != nil {
+			t.Fatalf("testdata/seeds.txt: %v", err)
+		}
+		list = append(list, seed)
+	}
+	return list
+}
