@@ -38,7 +38,8 @@ func NewLocator(cfg S3Config) *Locator {
 }
 
 // Add lets b answer for the locations below its own: wrapped stores, Memory and a Dir
-// that is open already are found this way. It does nothing if b has no location.
+// that is open already are found this way. It takes the place of an earlier one of the same
+// location. It does nothing if b has no location.
 func (l *Locator) Add(b Bucket) {
 	location := strings.TrimSuffix(Location(b, "x"), "x")
 	if location == "" {
@@ -46,6 +47,12 @@ func (l *Locator) Add(b Bucket) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	for i := range l.roots {
+		if l.roots[i].location == location {
+			l.roots[i].bucket = b
+			return
+		}
+	}
 	l.roots = append(l.roots, root{location: location, bucket: b})
 }
 

@@ -4,6 +4,9 @@
 // our own notes for each call: 409 is a conflict, a definite 4xx is final, and all else,
 // lost answers and answers that cannot be read included, is unknown. The transport also
 // removes fields of newer format versions that iceberg-go would refuse.
+//
+// Tokens and vended credentials are renewed when two thirds of their life are over, or five
+// minutes before its end, so that none is ever seen to end.
 package rest
 
 import (
@@ -13,9 +16,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,39 +30,67 @@ import (
 	"github.com/apache/iceberg-go/table"
 
 	"github.com/tabletopic/tabletopic/catalog"
+	"github.com/tabletopic/tabletopic/catalog/awsconfig"
 )
 
 // Config of a Catalog.
 type Config struct {
 	// URI of the catalog, without /v1.
 	URI string
+	// Prefix of the catalog's paths, behind /v1. What the catalog says itself if empty.
+	Prefix string
 	// Warehouse, for catalogs that serve several.
 	Warehouse string
-	// Token is sent as a bearer token. No authentication if it and Credential are empty.
+
+	// Token is sent as a bearer token. It, Credential and SigV4 exclude each other; without
+	// any of them there is no authentication.
 	Token string
-	// Credential is client_id:client_secret of OAuth2. Tokens are renewed before they end.
+	// Credential is client_id:client_secret of OAuth2. Tokens are renewed before they end,
+	// and when the catalog refuses one.
 	Credential string
-	// Scope of the OAuth2 token. The catalog's default if empty.
+	// Scope of the OAuth2 token. "catalog" if empty.
 	Scope string
+	// Audience and Resource of the OAuth2 token, for servers that ask for them.
+	Audience, Resource string
 	// TokenURI is where tokens are asked for. <URI>/v1/oauth/tokens if empty.
 	TokenURI string
-	// Properties are handed to iceberg-go as they are.
-	Properties iceberg.Properties
+	// SigV4 signs requests as AWS wants it. Unsigned if nil.
+	SigV4 *SigV4
+
+	// Headers are sent with each request.
+	Headers map[string]string
+	// TLS says whom to trust, and which certificate to show. The system's trust if nil.
+	TLS *tls.Config
+	// OwnCredentials keeps to our own credentials for files, also if the catalog vends some.
+	OwnCredentials bool
+	// PurgeOnDrop makes Drop delete the files too, for catalogs that know no other drop.
+	PurgeOnDrop bool
 	// Timeout of one request. 60 s if zero.
 	Timeout time.Duration
 }
 
+// SigV4 is how requests are signed.
+type SigV4 struct {
+	// AWS gives region and credentials.
+	AWS awsconfig.Config
+	// Service is the signing name. "execute-api" if empty.
+	Service string
+}
+
 // Catalog is safe for concurrent use.
 type Catalog struct {
-	uri       string
-	opts      []rest.Option
+	cfg       Config
 	locator   catalog.Locator
 	transport *transport
+	now       func() time.Time
 
 	connecting chan struct{}                // held by the one who asks for the configuration
 	client     atomic.Pointer[rest.Catalog] // nil until the catalog has told it
-	life       context.Context              // of the client, which renews its tokens under it
+	life       context.Context              // of the client
 	end        context.CancelFunc
+
+	mu     sync.Mutex
+	grants map[string]*grant // guarded by mu; by location: no more than the tables that are loaded
 }
 
 // ErrUnavailable says that a catalog does not answer, or not for now.
@@ -65,47 +98,73 @@ var ErrUnavailable = errors.New("catalog is not available")
 
 // Open prepares a catalog and asks it nothing: the first call does, and each one after that
 // until the catalog has answered, so that a catalog that is away costs nothing but its
-// tables. Files are read and written with the buckets of locator, that is, with our own
-// credentials.
-func Open(locator catalog.Locator, cfg Config) (*Catalog, error) {
-	if u, err := url.Parse(cfg.URI); err != nil || u.Host == "" {
+// tables. Files are read and written with the buckets of locator. If that is a [Lender],
+// and the catalog vends credentials for a table, the table's files are reached with those.
+func Open(locator catalog.Locator, cfg Config) (*Catalog, error) { return open(locator, cfg, time.Now) }
+
+func open(locator catalog.Locator, cfg Config, now func() time.Time) (*Catalog, error) {
+	cfg.URI = strings.TrimRight(cfg.URI, "/")
+	if u, err := url.Parse(cfg.URI); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, fmt.Errorf("REST catalog %q: an http or https address is wanted", cfg.URI)
+	}
+	ways := 0
+	for _, way := range []bool{cfg.Token != "", cfg.Credential != "", cfg.SigV4 != nil} {
+		if way {
+			ways++
+		}
+	}
+	if ways > 1 {
+		return nil, fmt.Errorf("REST catalog %s: a token, a credential and a signature exclude each other", cfg.URI)
+	}
+	if cfg.TokenURI == "" {
+		cfg.TokenURI = cfg.URI + "/v1/oauth/tokens"
+	}
+	if u, err := url.Parse(cfg.TokenURI); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, fmt.Errorf("token URI %q of REST catalog %s: an http or https address is wanted", cfg.TokenURI, cfg.URI)
+	}
+	if cfg.Scope == "" {
+		cfg.Scope = "catalog"
 	}
 	if cfg.Timeout == 0 {
 		cfg.Timeout = time.Minute
 	}
 	t := &transport{timeout: cfg.Timeout, base: http.DefaultTransport.(*http.Transport).Clone()}
-	opts := []rest.Option{rest.WithTransportFactory(func(c *tls.Config) (http.RoundTripper, func()) {
-		if c != nil {
-			t.base.TLSClientConfig = c
-		}
-		return t, t.base.CloseIdleConnections
-	})}
-	if cfg.Warehouse != "" {
-		opts = append(opts, rest.WithWarehouseLocation(cfg.Warehouse))
-	}
-	if cfg.Token != "" {
-		opts = append(opts, rest.WithOAuthToken(cfg.Token))
-	}
+	t.base.TLSClientConfig = cfg.TLS
 	if cfg.Credential != "" {
-		opts = append(opts, rest.WithCredential(cfg.Credential))
+		t.tokens = newTokens(cfg, &transport{timeout: cfg.Timeout, base: t.base}, now)
 	}
-	if cfg.Scope != "" {
-		opts = append(opts, rest.WithScope(cfg.Scope))
-	}
-	if cfg.TokenURI != "" {
-		u, err := url.Parse(cfg.TokenURI)
-		if err != nil {
-			return nil, fmt.Errorf("token URI of REST catalog %s: %w", cfg.URI, err)
-		}
-		opts = append(opts, rest.WithAuthURI(u))
-	}
-	if len(cfg.Properties) > 0 {
-		opts = append(opts, rest.WithAdditionalProps(cfg.Properties))
-	}
-	c := &Catalog{uri: strings.TrimRight(cfg.URI, "/"), opts: opts, locator: locator, transport: t, connecting: make(chan struct{}, 1)}
+	c := &Catalog{cfg: cfg, locator: locator, transport: t, now: now, connecting: make(chan struct{}, 1), grants: map[string]*grant{}}
 	c.life, c.end = context.WithCancel(context.Background())
 	return c, nil
+}
+
+// options are iceberg-go's.
+func (c *Catalog) options(ctx context.Context) ([]rest.Option, error) {
+	cfg := c.cfg
+	out := []rest.Option{rest.WithCustomTransport(c.transport), rest.WithWarehouseLocation(cfg.Warehouse),
+		rest.WithPrefix(cfg.Prefix), rest.WithHeaders(cfg.headers()), rest.WithOAuthToken(cfg.Token)}
+	if c.transport.tokens != nil {
+		out = append(out, rest.WithAuthManager(c.transport.tokens))
+	}
+	if cfg.SigV4 != nil {
+		loaded, err := awsconfig.Load(ctx, cfg.SigV4.AWS)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, rest.WithAwsConfig(loaded), rest.WithSigV4RegionSvc(loaded.Region, cfg.SigV4.Service))
+	}
+	return out, nil
+}
+
+func (c Config) headers() map[string]string {
+	out := maps.Clone(c.Headers)
+	if c.OwnCredentials {
+		if out == nil {
+			out = map[string]string{}
+		}
+		out["X-Iceberg-Access-Delegation"] = "" // iceberg-go asks for credentials by itself
+	}
+	return out
 }
 
 // Connect asks the catalog for its configuration unless it is known. ErrUnavailable if a
@@ -131,7 +190,13 @@ func (c *Catalog) connect(ctx context.Context) (*rest.Catalog, error) {
 	status := new(atomic.Int32)
 	life, end := context.WithCancel(context.WithValue(c.life, statusKey{}, status))
 	stop := context.AfterFunc(ctx, end)
-	client, err := rest.NewCatalog(life, "rest", c.uri, c.opts...)
+	options, err := c.options(ctx)
+	if err != nil {
+		stop()
+		end()
+		return nil, fmt.Errorf("open REST catalog %s: %w", c.cfg.URI, err)
+	}
+	client, err := rest.NewCatalog(life, "rest", c.cfg.URI, options...)
 	if !stop() && err == nil { // too late: its life has ended
 		_ = client.Close()
 		err = context.Cause(ctx)
@@ -142,7 +207,7 @@ func (c *Catalog) connect(ctx context.Context) (*rest.Catalog, error) {
 		if definite := status.Load() >= 400 && !errors.Is(outcome(int(status.Load()), err), catalog.ErrCommitUnknown); !definite {
 			err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
-		return nil, fmt.Errorf("open REST catalog %s: %w", c.uri, err)
+		return nil, fmt.Errorf("open REST catalog %s: %w", c.cfg.URI, err)
 	}
 	c.client.Store(client)
 	return client, nil
@@ -165,9 +230,9 @@ func (c *Catalog) Load(ctx context.Context, id table.Identifier) (*table.Table, 
 	if err != nil {
 		return nil, fmt.Errorf("load table %v: %w", id, err)
 	}
-	t, err := client.LoadTable(ctx, id)
+	t, err := c.load(ctx, client, id)
 	if err != nil {
-		return nil, fmt.Errorf("load table %v: %w", id, translate(err))
+		return nil, fmt.Errorf("load table %v: %w", id, err)
 	}
 	return c.table(client, id, t.Metadata(), t.MetadataLocation()), nil
 }
@@ -189,7 +254,11 @@ func (c *Catalog) Create(ctx context.Context, id table.Identifier, schema *icebe
 			return nil, fmt.Errorf("create namespace %v: %w", namespace[:i+1], err)
 		}
 	}
-	t, err := client.CreateTable(ctx, id, schema, icecatalog.WithProperties(properties))
+	var body []byte
+	t, err := client.CreateTable(context.WithValue(ctx, bodyKey{}, &body), id, schema, icecatalog.WithProperties(properties))
+	if err == nil {
+		err = c.borrow(ctx, t, body)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("create table %v: %w", id, translate(err))
 	}
@@ -306,19 +375,27 @@ func (c *Catalog) Drop(ctx context.Context, id table.Identifier) error {
 	if err != nil {
 		return fmt.Errorf("drop table %v: %w", id, err)
 	}
-	if err := client.DropTable(ctx, id); err != nil {
+	drop := client.DropTable
+	if c.cfg.PurgeOnDrop {
+		drop = client.PurgeTable
+	}
+	if err := drop(ctx, id); err != nil {
 		return fmt.Errorf("drop table %v: %w", id, translate(err))
 	}
 	return nil
 }
 
-type statusKey struct{}
+type (
+	statusKey struct{} // *atomic.Int32: the status of the last response, 0 if there was none
+	bodyKey   struct{} // *[]byte: its body
+)
 
-// transport notes the status of each response in the context's statusKey, bounds each
-// request in time, and removes fields that iceberg-go refuses.
+// transport notes the response in the context's values, bounds each request in time, renews
+// a token that is refused, and removes fields that iceberg-go refuses.
 type transport struct {
 	base    *http.Transport
 	timeout time.Duration
+	tokens  *tokens // nil without OAuth2
 }
 
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -329,6 +406,9 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		status.Store(0)
 	}
 	resp, err := t.base.RoundTrip(r.WithContext(ctx))
+	if err == nil && resp.StatusCode == http.StatusUnauthorized && t.tokens != nil {
+		resp, err = t.again(ctx, r, resp)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -346,10 +426,32 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if stripped, ok := catalog.StripNewerFields(body); ok {
 		body = stripped
 	}
+	if noted, ok := r.Context().Value(bodyKey{}).(*[]byte); ok {
+		*noted = body
+	}
 	resp.Body = io.NopCloser(bytes.NewReader(body))
 	resp.ContentLength = int64(len(body))
 	resp.Header.Del("Content-Length")
 	return resp, nil
+}
+
+// again sends a request once more with a new token, after the catalog did not take the last:
+// it had no effect. It returns the first answer if there is no new token.
+func (t *transport) again(ctx context.Context, r *http.Request, first *http.Response) (*http.Response, error) {
+	t.tokens.drop(r.Header.Get("Authorization"))
+	token, err := t.tokens.get(ctx)
+	if err != nil || r.Body != nil && r.GetBody == nil {
+		return first, nil
+	}
+	repeat := r.Clone(ctx)
+	if r.Body != nil {
+		if repeat.Body, err = r.GetBody(); err != nil {
+			return first, nil
+		}
+	}
+	first.Body.Close()
+	repeat.Header.Set("Authorization", "Bearer "+token)
+	return t.base.RoundTrip(repeat)
 }
 
 // maxBody is the largest answer that is read: table metadata of a long history.

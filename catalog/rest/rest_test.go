@@ -68,6 +68,7 @@ func dropAll(t *testing.T, c catalog.Catalog) {
 	}
 }
 
+// ownServer starts our own server, with its tables below house of a store.
 func ownServer(t *testing.T, store catalogtest.Store) (uri string) {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "metadata.db")+"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(10000)&_txlock=immediate")
@@ -75,7 +76,7 @@ func ownServer(t *testing.T, store catalogtest.Store) (uri string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
-	c, err := catalogsql.Open(t.Context(), db, store, catalogsql.Config{Warehouse: "file:///w/house"})
+	c, err := catalogsql.Open(t.Context(), db, store, catalogsql.Config{Warehouse: store.Prefix + "house"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +89,7 @@ func ownServer(t *testing.T, store catalogtest.Store) (uri string) {
 func fixture(t *testing.T, uri string, locator catalog.Locator) catalogtest.Fixture {
 	t.Helper()
 	p := newProxy(t, uri)
-	return p.Arm(catalogtest.Fixture{Catalog: open(t, p.URI, locator), Other: open(t, uri, locator), Locator: locator, Fresh: true})
+	return p.Arm(catalogtest.Fixture{Catalog: openAt(t, p.URI, locator), Other: openAt(t, uri, locator), Locator: locator, Fresh: true})
 }
 
 var commitPath = regexp.MustCompile(`/tables/[^/]+$`)
@@ -108,7 +109,7 @@ func newProxy(t *testing.T, target string) *catalogtest.Proxy {
 	return p
 }
 
-func open(t *testing.T, uri string, locator catalog.Locator) *Catalog {
+func openAt(t *testing.T, uri string, locator catalog.Locator) *Catalog {
 	t.Helper()
 	c, err := Open(locator, Config{URI: uri})
 	if err != nil {
@@ -166,7 +167,7 @@ func TestOutcomeOfStatus(t *testing.T) {
 func TestBrokenAnswers(t *testing.T) {
 	store := catalogtest.Store{Prefix: "file:///w/", Bucket: objectstore.NewMemory()}
 	p := newProxy(t, ownServer(t, store))
-	c := open(t, p.URI, store)
+	c := openAt(t, p.URI, store)
 	tbl := create(t, c)
 	p.Modify = func(body []byte) []byte { return body[:len(body)/2] }
 	if _, err := c.Commit(t.Context(), tbl, appendFile(t, tbl, "b")); !errors.Is(err, catalog.ErrCommitUnknown) {
@@ -189,7 +190,7 @@ func TestLenientRead(t *testing.T) {
 		}
 		return bytes.Replace(body, []byte(`"format-version":2`), []byte(`"format-version":2,"current-snapshot-id":-1,"next-row-id":0`), 1)
 	}
-	c := open(t, p.URI, store)
+	c := openAt(t, p.URI, store)
 	tbl := create(t, c)
 	if tbl.CurrentSnapshot() != nil {
 		t.Fatal("-1 was taken for a snapshot")
@@ -221,7 +222,7 @@ func TestCatalogAwayAtFirst(t *testing.T) {
 		forward.ServeHTTP(w, r)
 	}))
 	defer h.Close()
-	c := open(t, h.URL+target.Path, store)
+	c := openAt(t, h.URL+target.Path, store)
 	id := table.Identifier{"web", "clicks"}
 	if err := c.Connect(t.Context()); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("connect to a catalog that is away: %v, want ErrUnavailable", err)

@@ -1,0 +1,183 @@
+package rest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/apache/iceberg-go/catalog/rest"
+	"github.com/apache/iceberg-go/table"
+	"github.com/aws/aws-sdk-go-v2/aws"
+
+	"github.com/tabletopic/tabletopic/objectstore"
+)
+
+// A Lender lets a bucket answer for the locations below its own. *objectstore.Locator is one.
+type Lender interface{ Add(objectstore.Bucket) }
+
+// access is what a catalog says of the storage of a table.
+type access struct {
+	Config      map[string]string `json:"config"`
+	Credentials []struct {
+		Prefix string            `json:"prefix"`
+		Config map[string]string `json:"config"`
+	} `json:"storage-credentials"`
+}
+
+// grants returns the settings by location: those of the table as a whole, and more special
+// ones. None if the catalog vends no keys.
+func (a access) grants(location string) map[string]map[string]string {
+	out := map[string]map[string]string{}
+	add := func(at string, config map[string]string) {
+		all := map[string]string{}
+		for _, from := range []map[string]string{a.Config, config} {
+			for k, v := range from {
+				all[k] = v
+			}
+		}
+		if all["s3.access-key-id"] != "" && all["s3.secret-access-key"] != "" {
+			out[at] = all
+		}
+	}
+	add(location, nil)
+	for _, c := range a.Credentials {
+		at := strings.TrimRight(c.Prefix, "/")
+		if bucket, _, _ := strings.Cut(strings.TrimPrefix(at, "s3://"), "/"); !strings.HasPrefix(at, "s3://") || bucket == "" || strings.HasPrefix(location+"/", at+"/") {
+			at = location // for all of S3, for a bucket, or for more tables than this one
+		}
+		add(at, c.Config)
+	}
+	return out
+}
+
+// borrow makes the files of a table reachable with the credentials that its catalog vends.
+func (c *Catalog) borrow(ctx context.Context, t *table.Table, body []byte) error {
+	lender, ok := c.locator.(Lender)
+	if !ok || c.cfg.OwnCredentials {
+		return nil
+	}
+	var a access
+	if err := json.Unmarshal(body, &a); err != nil {
+		return err
+	}
+	for location, config := range a.grants(strings.TrimRight(t.Location(), "/")) {
+		if !strings.HasPrefix(location, "s3://") {
+			continue
+		}
+		keys, renew := credentials(config, c.now())
+		c.mu.Lock()
+		g := c.grants[location]
+		if g != nil {
+			g.set(keys, renew)
+		}
+		c.mu.Unlock()
+		if g != nil {
+			continue
+		}
+		g = &grant{c: c, table: t.Identifier(), location: location, asking: make(chan struct{}, 1)}
+		g.set(keys, renew)
+		bucket, prefix, _ := strings.Cut(strings.TrimPrefix(location, "s3://"), "/")
+		endpoint, region := config["s3.endpoint"], config["client.region"]
+		if region == "" {
+			region = config["s3.region"]
+		}
+		if region == "" && endpoint != "" {
+			region = "us-east-1"
+		}
+		store, err := objectstore.NewS3(ctx, objectstore.S3Config{Bucket: bucket, Region: region, Endpoint: endpoint,
+			PathStyle: config["s3.path-style-access"] == "true", Credentials: g})
+		if err != nil {
+			return fmt.Errorf("storage of table %v: %w", t.Identifier(), err)
+		}
+		below, err := objectstore.Prefix(store, prefix)
+		if err != nil {
+			return fmt.Errorf("storage of table %v: %w", t.Identifier(), err)
+		}
+		c.mu.Lock()
+		c.grants[location] = g
+		c.mu.Unlock()
+		lender.Add(below)
+	}
+	return nil
+}
+
+// unstatedLife is how long keys with a session token are taken for valid if the catalog does
+// not say.
+const unstatedLife = 15 * time.Minute
+
+// credentials reads keys from the settings of a table, and when to ask for the next; never
+// if zero.
+func credentials(config map[string]string, now time.Time) (keys aws.Credentials, renew time.Time) {
+	keys = aws.Credentials{AccessKeyID: config["s3.access-key-id"], SecretAccessKey: config["s3.secret-access-key"],
+		SessionToken: config["s3.session-token"], Source: "Iceberg catalog",
+		// Expired for the SDK's cache, so that it asks the grant each time.
+		CanExpire: true, Expires: time.Unix(1, 0)}
+	life := unstatedLife
+	if millis, err := strconv.ParseInt(config["s3.session-token-expires-at-ms"], 10, 64); err == nil {
+		life = time.UnixMilli(millis).Sub(now)
+	} else if keys.SessionToken == "" {
+		return keys, time.Time{}
+	}
+	return keys, now.Add(life - min(life/3, maxRenewAhead))
+}
+
+// A grant is the credentials of a location, which it renews before they end.
+type grant struct {
+	c        *Catalog
+	table    table.Identifier
+	location string
+	asking   chan struct{} // held by the one who asks for new keys
+
+	mu    sync.Mutex
+	keys  aws.Credentials // guarded by mu
+	renew time.Time       // guarded by mu
+}
+
+func (g *grant) set(keys aws.Credentials, renew time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.keys, g.renew = keys, renew
+}
+
+// Retrieve implements aws.CredentialsProvider. While the catalog is away the old keys are
+// given, for as long as the store takes them.
+func (g *grant) Retrieve(ctx context.Context) (aws.Credentials, error) {
+	keys, due := g.current()
+	if !due {
+		return keys, nil
+	}
+	select {
+	case g.asking <- struct{}{}:
+		defer func() { <-g.asking }()
+	case <-ctx.Done():
+		return aws.Credentials{}, context.Cause(ctx)
+	}
+	if keys, due = g.current(); !due {
+		return keys, nil
+	}
+	if client, err := g.c.connect(ctx); err == nil {
+		_, _ = g.c.load(ctx, client, g.table) // it sets the new keys
+	}
+	keys, _ = g.current()
+	return keys, nil
+}
+
+func (g *grant) current() (keys aws.Credentials, due bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.keys, !g.renew.IsZero() && !g.c.now().Before(g.renew)
+}
+
+// load asks the catalog for a table, and takes the credentials that come with it.
+func (c *Catalog) load(ctx context.Context, client *rest.Catalog, id table.Identifier) (*table.Table, error) {
+	var body []byte
+	t, err := client.LoadTable(context.WithValue(ctx, bodyKey{}, &body), id)
+	if err != nil {
+		return nil, translate(err)
+	}
+	return t, c.borrow(ctx, t, body)
+}
