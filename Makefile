@@ -18,7 +18,7 @@ prerequisites:
 	@e2e/lab/prerequisites
 
 lab: prerequisites
-	e2e/lab/lab install postgres versitygw iceberg-rest python duckdb spark trino kafka-clients hms moto seaweedfs
+	e2e/lab/lab install postgres versitygw iceberg-rest rest-compatibility python duckdb spark trino kafka-clients hms moto seaweedfs
 
 build:
 	CGO_ENABLED=0 go build -trimpath -o tabletopic ./cmd/tabletopic

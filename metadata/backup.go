@@ -532,7 +532,7 @@ var snapshotTables = []string{
 }
 
 // catalogTables are those of the SQL catalog, which change without an entry in the change log.
-var catalogTables = []string{"iceberg_tables", "iceberg_namespace_properties"}
+var catalogTables = []string{"iceberg_tables", "iceberg_namespace_properties", "iceberg_request_keys"}
 
 // presentTables are the tables of a snapshot; the catalog's may not be there.
 func (s *Store) presentTables(ctx context.Context, q queryer) ([]string, error) {

@@ -51,6 +51,11 @@ type Config struct {
 	CatalogCredential string
 	CatalogScope      string
 
+	RESTClients     string
+	RESTLocations   string
+	RESTCredentials string
+	RESTCacheBytes  int64
+
 	ShutdownTimeout time.Duration
 }
 
@@ -69,7 +74,7 @@ func (c *Config) Fields() []Field {
 		LogCache: 256 << 20, BlockCache: 64 << 20, UploadBytes: 64 << 20, UploadInterval: time.Minute,
 		CompactionInterval: 5 * time.Minute, CompactionMinor: 10 * time.Minute, CompactionMajor: time.Hour, CompactionMemory: 200 << 20,
 		AutoCreateTopics: true, DefaultPartitions: 1, MaxRequestBytes: 100 << 20, MaxConnections: 10_000,
-		TableMemory: 256 << 20, ShutdownTimeout: 30 * time.Second,
+		TableMemory: 256 << 20, RESTCredentials: "none", RESTCacheBytes: 64 << 20, ShutdownTimeout: 30 * time.Second,
 	}
 	return []Field{
 		{"node-id", &c.NodeID, "id of this node, also the Kafka broker id; a second process with the same id on the same store fences the first"},
@@ -105,6 +110,10 @@ func (c *Config) Fields() []Field {
 		{"catalog-token", &c.CatalogToken, "bearer token for the external catalog"},
 		{"catalog-credential", &c.CatalogCredential, "OAuth2 CLIENT_ID:CLIENT_SECRET for the external catalog"},
 		{"catalog-scope", &c.CatalogScope, "OAuth2 scope for the external catalog"},
+		{"rest-catalog-clients", &c.RESTClients, "file of the clients that may use the built-in Iceberg REST catalog, by OAuth2; `tabletopic catalog-client add` makes it; everybody may if empty"},
+		{"rest-catalog-locations", &c.RESTLocations, "locations besides the warehouse, separated by commas, below which clients of the built-in Iceberg REST catalog may place and register tables"},
+		{"rest-catalog-credentials", &c.RESTCredentials, "keys for the files of a table, for clients that ask: none, own (this server's, for all of the store) or the ARN of a role that AWS STS limits to the table; own and a role only with rest-catalog-clients"},
+		{"rest-catalog-cache-bytes", &c.RESTCacheBytes, "memory for table metadata that was used last, in bytes; 0 keeps none"},
 		{"shutdown-timeout", &c.ShutdownTimeout, "how long SIGTERM may take to upload and close"},
 	}
 }
@@ -149,6 +158,10 @@ func (c *Config) complete() error {
 		address("http", c.HTTP),
 		check(c.KafkaAdvertised == "" || address("", c.KafkaAdvertised) == nil, "kafka-advertised %q: want HOST:PORT", c.KafkaAdvertised),
 		check(c.CatalogURI == "" || strings.HasPrefix(c.CatalogURI, "http://") || strings.HasPrefix(c.CatalogURI, "https://"), "catalog-uri %q: want http:// or https://", c.CatalogURI),
+		check(c.RESTCredentials == "none" || c.RESTCredentials == "own" || strings.HasPrefix(c.RESTCredentials, "arn:"), "rest-catalog-credentials %q: want none, own or the ARN of a role", c.RESTCredentials),
+		check(c.RESTCredentials == "none" || c.RESTClients != "", "rest-catalog-credentials %s: keys for everybody who can reach this port: set rest-catalog-clients", c.RESTCredentials),
+		check(c.RESTCredentials == "none" || strings.HasPrefix(c.Warehouse, "s3://"), "rest-catalog-credentials %s: the warehouse %s is not on S3", c.RESTCredentials, c.Warehouse),
+		check(c.RESTCacheBytes >= 0, "rest-catalog-cache-bytes: want 0 or more"),
 		check(c.CatalogURI != "" || c.CatalogWarehouse+c.CatalogToken+c.CatalogCredential+c.CatalogScope == "", "catalog-warehouse, -token, -credential and -scope go with catalog-uri"),
 	)
 }

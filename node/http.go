@@ -18,7 +18,7 @@ import (
 func (n *Node) serveHTTP(registry *schemaregistry.Registry) {
 	mux := http.NewServeMux()
 	mux.Handle("/", registry.Handler())
-	mux.Handle("/iceberg/", http.StripPrefix("/iceberg", server.New(n.builtin, n.locator, server.Config{Defaults: n.engineDefaults()}, n.log)))
+	mux.Handle("/iceberg/", http.StripPrefix("/iceberg", server.New(n.builtin, n.locator, n.restCatalog, n.log)))
 	mux.Handle("/metrics", promhttp.HandlerFor(n.metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("/healthz", n.health)
 	mux.HandleFunc("/readyz", n.health)

@@ -24,6 +24,7 @@ import (
 	"github.com/tabletopic/tabletopic/broker/group"
 	"github.com/tabletopic/tabletopic/catalog"
 	"github.com/tabletopic/tabletopic/catalog/rest"
+	"github.com/tabletopic/tabletopic/catalog/server"
 	"github.com/tabletopic/tabletopic/catalog/sql"
 	"github.com/tabletopic/tabletopic/coordinator"
 	"github.com/tabletopic/tabletopic/coordinator/control"
@@ -50,6 +51,7 @@ type Node struct {
 	store        *streamstore.Store
 	set          *partition.Set
 	builtin      *sql.Catalog
+	restCatalog  server.Config
 	external     catalog.Catalog // nil if there is none
 	workers      *worker.Manager
 	coordinators *coordinator.Manager
@@ -212,12 +214,16 @@ func (n *Node) openLog(ctx context.Context, bucket objectstore.Bucket, meta *met
 
 func (n *Node) openBuiltin(ctx context.Context, meta *metadata.Store) error {
 	warehouse, _, _ := strings.Cut(n.cfg.Warehouse, "?")
+	cacheBytes := n.cfg.RESTCacheBytes
+	if cacheBytes == 0 {
+		cacheBytes = -1 // none, rather than the default
+	}
 	var err error
-	n.builtin, err = sql.Open(ctx, meta.DB(), n.locator, sql.Config{Warehouse: warehouse, Durable: meta.Durable})
+	n.builtin, err = sql.Open(ctx, meta.DB(), n.locator, sql.Config{Warehouse: warehouse, Durable: meta.Durable, CacheBytes: cacheBytes})
 	if err != nil {
 		return fmt.Errorf("built-in catalog: %w", err)
 	}
-	return nil
+	return n.openRESTCatalog(ctx)
 }
 
 func (n *Node) openExternal(ctx context.Context) error {

@@ -2,6 +2,9 @@ package server
 
 import (
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
@@ -10,18 +13,40 @@ import (
 var errOverlap = errors.New("a property is both updated and removed")
 
 func (s *Server) listNamespaces(r *request) (any, error) {
-	list, err := s.catalog.Namespaces(r.Context(), namespaceQuery(r.URL.Query(), "parent"))
+	p, err := pageOf(r)
 	if err != nil {
 		return nil, err
 	}
-	return map[string]any{"namespaces": list}, nil
+	all, err := s.catalog.Namespaces(r.Context(), namespaceQuery(r.URL.Query(), "parent"))
+	if err != nil {
+		return nil, err
+	}
+	last := func(id table.Identifier) string { return id[len(id)-1] }
+	slices.SortFunc(all, func(a, b table.Identifier) int { return strings.Compare(last(a), last(b)) })
+	names, next, err := list(p, last, func(after string, limit int) ([]table.Identifier, error) {
+		from := all
+		if after != "" {
+			i, found := slices.BinarySearchFunc(all, after, func(id table.Identifier, name string) int { return strings.Compare(last(id), name) })
+			if found {
+				i++
+			}
+			from = all[i:]
+		}
+		return from[:min(limit, len(from))], nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return map[string]any{"namespaces": names, "next-page-token": next}, nil
+}
+
+type namespaceBody struct {
+	Namespace  table.Identifier   `json:"namespace"`
+	Properties iceberg.Properties `json:"properties"`
 }
 
 func (s *Server) createNamespace(r *request) (any, error) {
-	var body struct {
-		Namespace  table.Identifier   `json:"namespace"`
-		Properties iceberg.Properties `json:"properties"`
-	}
+	var body namespaceBody
 	if err := r.decode(&body); err != nil {
 		return nil, err
 	}
@@ -29,6 +54,14 @@ func (s *Server) createNamespace(r *request) (any, error) {
 		return nil, err
 	}
 	if err := s.catalog.CreateNamespace(r.Context(), body.Namespace, body.Properties); err != nil {
+		return nil, err
+	}
+	return s.namespace(r, body.Namespace)
+}
+
+func (s *Server) createdNamespace(r *request) (any, error) {
+	var body namespaceBody
+	if err := r.decode(&body); err != nil {
 		return nil, err
 	}
 	return s.namespace(r, body.Namespace)
@@ -53,17 +86,19 @@ func (s *Server) dropNamespace(r *request) (any, error) {
 	return noContent{}, s.catalog.DropNamespace(r.Context(), r.namespace)
 }
 
+type propertiesBody struct {
+	Removals []string           `json:"removals"`
+	Updates  iceberg.Properties `json:"updates"`
+}
+
 func (s *Server) updateNamespace(r *request) (any, error) {
-	var body struct {
-		Removals []string           `json:"removals"`
-		Updates  iceberg.Properties `json:"updates"`
-	}
+	var body propertiesBody
 	if err := r.decode(&body); err != nil {
 		return nil, err
 	}
 	for _, key := range body.Removals {
 		if _, both := body.Updates[key]; both {
-			return nil, errors.Join(errOverlap, errors.New(key))
+			return nil, fmt.Errorf("%w: %s", errOverlap, key)
 		}
 	}
 	if err := s.checkProperties(r, body.Updates); err != nil {
@@ -73,18 +108,28 @@ func (s *Server) updateNamespace(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	updated, removed := []string{}, []string{}
-	for key := range body.Updates {
-		updated = append(updated, key)
+	return updated(body, missing), nil
+}
+
+// updatedNamespace takes all removals for done: which of them were not there before the
+// first request nobody knows any more.
+func (s *Server) updatedNamespace(r *request) (any, error) {
+	var body propertiesBody
+	if err := r.decode(&body); err != nil {
+		return nil, err
 	}
-	gone := map[string]bool{}
-	for _, key := range missing {
-		gone[key] = true
+	return updated(body, nil), nil
+}
+
+func updated(body propertiesBody, missing []string) any {
+	set, removed := []string{}, []string{}
+	for key := range body.Updates {
+		set = append(set, key)
 	}
 	for _, key := range body.Removals {
-		if !gone[key] {
+		if !slices.Contains(missing, key) {
 			removed = append(removed, key)
 		}
 	}
-	return map[string]any{"updated": updated, "removed": removed, "missing": append([]string{}, missing...)}, nil
+	return map[string]any{"updated": set, "removed": removed, "missing": append([]string{}, missing...)}
 }

@@ -142,7 +142,7 @@ func TestAnswers(t *testing.T) {
 	c.want(409, "AlreadyExistsException", "POST", "/v1/tables/rename", `{"source":{"namespace":["web"],"name":"t"},"destination":{"namespace":["web"],"name":"u"}}`)
 	c.want(204, "", "POST", "/v1/tables/rename", `{"source":{"namespace":["web"],"name":"t"},"destination":{"namespace":["web"],"name":"x"}}`)
 	answer := c.want(200, "", "GET", "/v1/namespaces/web/tables/x", "")
-	c.want(204, "", "DELETE", "/v1/namespaces/web/tables/x?purgeRequested=true", "")
+	c.want(204, "", "DELETE", "/v1/namespaces/web/tables/x?purgeRequested=false", "")
 	c.want(200, "", "POST", "/v1/namespaces/web/register", fmt.Sprintf(`{"name":"again","metadata-location":%q}`, answer["metadata-location"]))
 	c.want(422, "UnprocessableEntityException", "POST", "/v1/namespaces/web/properties", `{"removals":["a"],"updates":{"a":"b"}}`)
 	answer = c.want(200, "", "POST", "/v1/namespaces/web/properties", `{"removals":["owner","none"],"updates":{"a":"b"}}`)

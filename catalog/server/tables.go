@@ -1,8 +1,11 @@
 package server
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
-	"strings"
+	"errors"
+	"slices"
 
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
@@ -11,46 +14,113 @@ import (
 	"github.com/tabletopic/tabletopic/catalog/sql"
 )
 
-// identifier is a table's name as JSON has it.
+// identifier is a name of a table or view as JSON has it.
 type identifier struct {
 	Namespace table.Identifier `json:"namespace"`
 	Name      string           `json:"name"`
 }
 
-func (i identifier) id() table.Identifier {
-	return append(append(table.Identifier{}, i.Namespace...), i.Name)
+func (i identifier) id() table.Identifier { return named(i.Namespace, i.Name) }
+
+func named(namespace table.Identifier, name string) table.Identifier {
+	return append(append(table.Identifier{}, namespace...), name)
 }
 
-func (s *Server) listTables(r *request) (any, error) {
+func (s *Server) listTables(r *request) (any, error) { return s.listNames(r, sql.Table) }
+
+func (s *Server) listNames(r *request, kind sql.Kind) (any, error) {
+	p, err := pageOf(r)
+	if err != nil {
+		return nil, err
+	}
 	if _, err := s.catalog.Namespace(r.Context(), r.namespace); err != nil {
 		return nil, err
 	}
-	list, err := s.catalog.List(r.Context(), r.namespace)
+	last := func(i identifier) string { return i.Name }
+	names, next, err := list(p, last, func(after string, limit int) ([]identifier, error) {
+		ids, err := s.catalog.ListPage(r.Context(), r.namespace, kind, after, limit)
+		names := make([]identifier, len(ids))
+		for i, id := range ids {
+			names[i] = identifier{id[:len(id)-1], id[len(id)-1]}
+		}
+		return names, err
+	})
 	if err != nil {
 		return nil, err
 	}
-	out := []identifier{}
-	for _, id := range list {
-		out = append(out, identifier{id[:len(id)-1], id[len(id)-1]})
-	}
-	return map[string]any{"identifiers": out}, nil
+	return map[string]any{"identifiers": names, "next-page-token": next}, nil
 }
 
-// loaded is the answer that describes a table.
-func loaded(t *table.Table, err error) (any, error) {
+// A loaded table or view, as the specification's LoadTableResult and LoadViewResult.
+type loaded struct {
+	Location    string            `json:"metadata-location,omitempty"`
+	Metadata    json.RawMessage   `json:"metadata"`
+	Config      map[string]string `json:"config,omitempty"`
+	Credentials []credential      `json:"storage-credentials,omitempty"`
+}
+
+// etag is the version of a table's metadata in one of its representations.
+func etag(location, mode string) string {
+	sum := sha256.Sum256([]byte(mode + " " + location))
+	return `"` + hex.EncodeToString(sum[:16]) + `"`
+}
+
+// describe is the answer that describes a table, with credentials if the client asked.
+func (s *Server) describe(r *request, t *table.Table, err error) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return map[string]any{"metadata-location": t.MetadataLocation(), "metadata": t.Metadata(), "config": map[string]string{}}, nil
+	mode, text := "all", s.catalog.Document(t).JSON
+	switch v := r.URL.Query().Get("snapshots"); v {
+	case "", "all":
+	case "refs":
+		mode, text = "refs", s.catalog.Document(t).RefsJSON
+	default:
+		return nil, invalid("snapshots=%s: all or refs is wanted", v)
+	}
+	metadata, err := text()
+	if err != nil {
+		return nil, err
+	}
+	answer := loaded{Location: t.MetadataLocation(), Metadata: metadata}
+	if answer.Credentials, err = s.vend(r, t.Location()); err != nil {
+		return nil, err
+	}
+	if len(answer.Credentials) > 0 {
+		answer.Config = answer.Credentials[0].Config // where clients before storage-credentials look
+		return answer, nil                           // without a tag: the client is to take the new ones
+	}
+	return tagged{etag(t.MetadataLocation(), mode), answer}, nil
 }
 
 func (s *Server) loadTable(r *request) (any, error) {
-	return loaded(s.catalog.Load(r.Context(), r.table))
+	t, err := s.catalog.Load(r.Context(), r.table)
+	return s.describe(r, t, err)
+}
+
+// loadNamed loads the table that the body names.
+func (s *Server) loadNamed(r *request) (any, error) {
+	id, err := r.named()
+	if err != nil {
+		return nil, err
+	}
+	t, err := s.catalog.Load(r.Context(), id)
+	return s.describe(r, t, err)
+}
+
+// named is the name in the body, in the namespace of the path.
+func (r *request) named() (table.Identifier, error) {
+	var body struct {
+		Name string `json:"name"`
+	}
+	if err := r.decode(&body); err != nil {
+		return nil, err
+	}
+	return named(r.namespace, body.Name), nil
 }
 
 func (s *Server) tableExists(r *request) (any, error) {
-	_, err := s.catalog.Load(r.Context(), r.table)
-	return noContent{}, err
+	return noContent{}, s.catalog.Exists(r.Context(), r.table, sql.Table)
 }
 
 // createTable makes a table, or with stage-create only its metadata, which the client
@@ -74,11 +144,14 @@ func (s *Server) createTable(r *request) (any, error) {
 	if _, err := s.catalog.Namespace(r.Context(), r.namespace); err != nil {
 		return nil, err
 	}
-	id := append(append(table.Identifier{}, r.namespace...), body.Name)
+	id := named(r.namespace, body.Name)
 	if err := s.checkProperties(r, body.Properties); err != nil {
 		return nil, err
 	}
-	location, err := s.location(r, id, body.Location)
+	if err := s.catalog.Free(r.Context(), id, sql.Table); err != nil {
+		return nil, err
+	}
+	location, err := s.newLocation(r, id, body.Location)
 	if err != nil {
 		return nil, err
 	}
@@ -87,12 +160,21 @@ func (s *Server) createTable(r *request) (any, error) {
 		return nil, invalid("%v", err)
 	}
 	if !body.StageCreate {
-		return loaded(s.catalog.CreateTable(r.Context(), id, meta))
+		t, err := s.catalog.CreateTable(r.Context(), id, meta)
+		return s.describe(r, t, err)
 	}
-	if _, err := s.catalog.Load(r.Context(), id); err == nil {
-		return nil, catalog.ErrTableExists
+	text, err := json.Marshal(meta)
+	if err != nil {
+		return nil, err
 	}
-	return map[string]any{"metadata": meta, "config": map[string]string{}}, nil
+	answer := loaded{Metadata: text}
+	if answer.Credentials, err = s.vend(r, location); err != nil {
+		return nil, err
+	}
+	if len(answer.Credentials) > 0 {
+		answer.Config = answer.Credentials[0].Config
+	}
+	return answer, nil
 }
 
 func newMetadata(schema *iceberg.Schema, spec *iceberg.UnboundPartitionSpec, order *table.UnboundSortOrder, location string, properties iceberg.Properties) (table.Metadata, error) {
@@ -106,128 +188,171 @@ func newMetadata(schema *iceberg.Schema, spec *iceberg.UnboundPartitionSpec, ord
 	return table.NewMetadata(schema, partitions, sorted, location, properties)
 }
 
-// location is where a new table lies: below the warehouse, also if the client asks for a place.
-func (s *Server) location(r *request, id table.Identifier, wanted string) (string, error) {
-	if wanted == "" {
-		return s.catalog.NewLocation(r.Context(), id)
-	}
-	return strings.TrimRight(wanted, "/"), s.checkLocation(r, wanted)
-}
-
-// checkLocation refuses locations outside the warehouse: this server's rights on the
-// store must not become every client's.
-func (s *Server) checkLocation(r *request, location string) error {
-	below := strings.TrimPrefix(location, "file:")
-	warehouse := strings.TrimPrefix(s.catalog.Warehouse(), "file:")
-	// Iceberg Java writes file:/x for file:///x.
-	below, warehouse = "/"+strings.TrimLeft(below, "/"), "/"+strings.TrimLeft(warehouse, "/")
-	if !strings.HasPrefix(below, warehouse+"/") {
-		return invalid("location %s is not below the warehouse %s", location, s.catalog.Warehouse())
-	}
-	for _, segment := range strings.Split(strings.TrimRight(below, "/"), "/")[1:] {
-		if segment == ".." || segment == "." || segment == "" && strings.HasPrefix(location, "file:") {
-			return invalid("location %s has an empty, . or .. segment", location)
-		}
-	}
-	if _, _, err := s.locator.Resolve(r.Context(), strings.TrimRight(location, "/")+"/metadata/x"); err != nil {
-		return invalid("%v", err)
-	}
-	return nil
+// tableChange is a commit to one table.
+type tableChange struct {
+	Identifier   *identifier        `json:"identifier"`
+	Requirements table.Requirements `json:"requirements"`
+	Updates      table.Updates      `json:"updates"`
 }
 
 func (s *Server) commitTable(r *request) (any, error) {
-	var body struct {
-		Identifier   *identifier        `json:"identifier"`
-		Requirements table.Requirements `json:"requirements"`
-		Updates      table.Updates      `json:"updates"`
-	}
+	var body tableChange
 	if err := r.decode(&body); err != nil {
 		return nil, err
 	}
-	for _, u := range body.Updates {
-		if err := s.checkUpdate(r, u); err != nil {
-			return nil, err
-		}
+	if body.Identifier != nil && !slices.Equal(body.Identifier.id(), r.table) {
+		return nil, invalid("the body is for table %q, the path for %q", body.Identifier.id(), r.table)
+	}
+	if err := checkUpdates(s, r, r.table, body.Updates); err != nil {
+		return nil, err
 	}
 	t, err := s.catalog.CommitTable(r.Context(), r.table, body.Requirements, body.Updates)
 	if err != nil {
 		return nil, err
 	}
-	return map[string]any{"metadata-location": t.MetadataLocation(), "metadata": t.Metadata()}, nil
-}
-
-// checkUpdate refuses updates that would make the server write elsewhere.
-func (s *Server) checkUpdate(r *request, u table.Update) error {
-	if a := u.Action(); a != table.UpdateSetLocation && a != table.UpdateSetProperties {
-		return nil
-	}
-	var wire struct {
-		Location string            `json:"location"`
-		Updates  map[string]string `json:"updates"`
-	}
-	data, err := json.Marshal(u)
-	if err == nil {
-		err = json.Unmarshal(data, &wire)
-	}
+	metadata, err := s.catalog.Document(t).JSON()
 	if err != nil {
-		return invalid("update %s: %v", u.Action(), err)
+		return nil, err
 	}
-	if wire.Location != "" {
-		if err := s.checkLocation(r, wire.Location); err != nil {
-			return err
-		}
-	}
-	return s.checkProperties(r, wire.Updates)
+	return tagged{etag(t.MetadataLocation(), "all"), loaded{Location: t.MetadataLocation(), Metadata: metadata}}, nil
 }
 
-// checkProperties refuses properties of tables and namespaces that lead elsewhere.
-func (s *Server) checkProperties(r *request, properties map[string]string) error {
-	for _, key := range []string{"location", "write.metadata.path", "write.data.path"} {
-		if location := properties[key]; location != "" {
-			if err := s.checkLocation(r, location); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
+// maxChanges is how many tables one transaction may change.
+const maxChanges = 1000
 
-// dropTable leaves the files, also if purgeRequested is set: data is deleted by those who
-// own it, and the specification makes the purge a request.
-func (s *Server) dropTable(r *request) (any, error) {
-	return noContent{}, s.catalog.Drop(r.Context(), r.table)
-}
-
-// metrics takes the reports of engines, and keeps none.
-func (s *Server) metrics(r *request) (any, error) { return noContent{}, nil }
-
-func (s *Server) registerTable(r *request) (any, error) {
+func (s *Server) commitTransaction(r *request) (any, error) {
 	var body struct {
-		Name     string `json:"name"`
-		Location string `json:"metadata-location"`
+		Changes []tableChange `json:"table-changes"`
 	}
 	if err := r.decode(&body); err != nil {
 		return nil, err
 	}
-	if body.Name == "" || body.Location == "" {
-		return nil, invalid("name and metadata-location are wanted")
+	if n := len(body.Changes); n == 0 || n > maxChanges {
+		return nil, invalid("the transaction has %d table changes; 1 to %d are wanted", n, maxChanges)
 	}
-	if err := s.checkLocation(r, body.Location); err != nil {
+	seen := map[string]bool{}
+	changes := make([]sql.Change, len(body.Changes))
+	for i, c := range body.Changes {
+		if c.Identifier == nil {
+			return nil, invalid("table change %d names no table", i)
+		}
+		id := c.Identifier.id()
+		name, err := json.Marshal(id)
+		if err != nil {
+			return nil, err
+		}
+		if seen[string(name)] {
+			return nil, invalid("table %s is changed twice: put its updates into one change", name)
+		}
+		seen[string(name)] = true
+		if err := checkUpdates(s, r, id, c.Updates); err != nil {
+			return nil, err
+		}
+		changes[i] = sql.Change{ID: id, Requirements: c.Requirements, Updates: c.Updates}
+	}
+	_, err := s.catalog.CommitTables(r.Context(), changes)
+	return noContent{}, err
+}
+
+// dropTable leaves the files, unless purgeRequested asks for more: see [sql.Catalog.Purge].
+func (s *Server) dropTable(r *request) (any, error) {
+	switch v := r.URL.Query().Get("purgeRequested"); v {
+	case "", "false":
+		return noContent{}, s.catalog.Drop(r.Context(), r.table)
+	case "true":
+	default:
+		return nil, invalid("purgeRequested=%s: true or false is wanted", v)
+	}
+	if err := s.purges.Acquire(r.Context(), 1); err != nil {
 		return nil, err
 	}
-	id := append(append(table.Identifier{}, r.namespace...), body.Name)
-	return loaded(s.catalog.Register(r.Context(), id, body.Location))
+	defer s.purges.Release(1)
+	return noContent{}, s.catalog.Purge(r.Context(), r.table)
+}
+
+func (s *Server) unregisterTable(r *request) (any, error) {
+	t, err := s.catalog.Unregister(r.Context(), r.table)
+	if err != nil {
+		return nil, err
+	}
+	metadata, err := s.catalog.Document(t).JSON()
+	if err != nil {
+		return nil, err
+	}
+	return loaded{Location: t.MetadataLocation(), Metadata: metadata}, nil
+}
+
+// report counts the metrics that engines report, and keeps none.
+func (s *Server) report(r *request) (any, error) {
+	var body struct {
+		Type string `json:"report-type"`
+	}
+	if err := r.decode(&body); err != nil {
+		return nil, err
+	}
+	if body.Type != "scan-report" && body.Type != "commit-report" {
+		return nil, invalid("report-type %.40q: scan-report or commit-report is wanted", body.Type)
+	}
+	if err := s.catalog.Exists(r.Context(), r.table, sql.Table); err != nil {
+		return nil, err
+	}
+	s.metrics.reports.WithLabelValues(body.Type).Inc()
+	return noContent{}, nil
+}
+
+type registerBody struct {
+	Name      string `json:"name"`
+	Location  string `json:"metadata-location"`
+	Overwrite bool   `json:"overwrite"`
+}
+
+func (s *Server) registration(r *request) (id table.Identifier, body registerBody, err error) {
+	if err := r.decode(&body); err != nil {
+		return nil, body, err
+	}
+	if body.Name == "" || body.Location == "" {
+		return nil, body, invalid("name and metadata-location are wanted")
+	}
+	if _, err := s.catalog.Namespace(r.Context(), r.namespace); err != nil {
+		return nil, body, err
+	}
+	return named(r.namespace, body.Name), body, s.checkLocation(r, body.Location)
+}
+
+func (s *Server) registerTable(r *request) (any, error) {
+	id, body, err := s.registration(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.catalog.Free(r.Context(), id, sql.Table); err != nil && !(body.Overwrite && errors.Is(err, catalog.ErrTableExists)) {
+		return nil, err
+	}
+	meta, err := s.catalog.ReadTable(r.Context(), body.Location)
+	if err != nil {
+		return nil, invalid("metadata file %s: %v", body.Location, err)
+	}
+	if err := s.checkMetadata(r, id, meta); err != nil {
+		return nil, err
+	}
+	t, err := s.catalog.Register(r.Context(), id, body.Location, body.Overwrite)
+	return s.describe(r, t, err)
 }
 
 func (s *Server) renameTable(r *request) (any, error) {
+	from, to, err := r.renaming()
+	if err != nil {
+		return nil, err
+	}
+	return noContent{}, s.catalog.Rename(r.Context(), from, to)
+}
+
+func (r *request) renaming() (from, to table.Identifier, err error) {
 	var body struct {
 		Source      identifier `json:"source"`
 		Destination identifier `json:"destination"`
 	}
-	if err := r.decode(&body); err != nil {
-		return nil, err
-	}
-	return noContent{}, s.catalog.Rename(r.Context(), body.Source.id(), body.Destination.id())
+	err = r.decode(&body)
+	return body.Source.id(), body.Destination.id(), err
 }
 
 var _ catalog.Catalog = (*sql.Catalog)(nil)

@@ -24,45 +24,32 @@ func (c *Catalog) CreateNamespace(ctx context.Context, namespace table.Identifie
 	if err := valid(namespace); err != nil {
 		return err
 	}
-	for key, value := range properties {
-		if err := validProperty(key, value); err != nil {
-			return fmt.Errorf("create namespace %s: %w", join(namespace), err)
-		}
-	}
-	return c.insertNamespace(ctx, join(namespace), properties)
-}
-
-func (c *Catalog) insertNamespace(ctx context.Context, name string, properties iceberg.Properties) error {
-	created, err := c.exec(ctx, `INSERT INTO iceberg_namespace_properties (catalog_name, namespace, property_key, property_value)
+	name := join(namespace)
+	statements := []statement{{sql: `INSERT INTO iceberg_namespace_properties (catalog_name, namespace, property_key, property_value)
 		SELECT $1, $2, $3, 'true' WHERE NOT EXISTS
 		(SELECT 1 FROM iceberg_namespace_properties WHERE catalog_name = $4 AND namespace = $5)
-		ON CONFLICT DO NOTHING`, c.cfg.Name, name, existsKey, c.cfg.Name, name)
-	if err == nil && !created {
-		err = ErrNamespaceExists
+		ON CONFLICT DO NOTHING`, args: []any{c.cfg.Name, name, existsKey, c.cfg.Name, name}}}
+	for key, value := range properties {
+		if err := validProperty(key, value); err != nil {
+			return fmt.Errorf("create namespace %s: %w", name, err)
+		}
+		statements = append(statements, c.setProperty(name, key, value))
 	}
+	created, err := c.exec(ctx, statements...)
 	if err != nil {
 		return fmt.Errorf("create namespace %s: %w", name, err)
 	}
-	for key, value := range properties {
-		if err := c.setProperty(ctx, name, key, value); err != nil {
-			return err
-		}
+	if !created {
+		return nameError(ErrNamespaceExists, namespace)
 	}
 	return nil
 }
 
-func (c *Catalog) setProperty(ctx context.Context, namespace, key, value string) error {
-	if err := validProperty(key, value); err != nil {
-		return fmt.Errorf("set property of namespace %s: %w", namespace, err)
-	}
-	_, err := c.exec(ctx, `INSERT INTO iceberg_namespace_properties (catalog_name, namespace, property_key, property_value)
+func (c *Catalog) setProperty(namespace, key, value string) statement {
+	return statement{sql: `INSERT INTO iceberg_namespace_properties (catalog_name, namespace, property_key, property_value)
 		VALUES ($1, $2, $3, $4)
 		ON CONFLICT (catalog_name, namespace, property_key) DO UPDATE SET property_value = excluded.property_value`,
-		c.cfg.Name, namespace, key, value)
-	if err != nil {
-		return fmt.Errorf("set property %s of namespace %s: %w", key, namespace, err)
-	}
-	return nil
+		args: []any{c.cfg.Name, namespace, key, value}}
 }
 
 func validProperty(key, value string) error {
@@ -75,14 +62,18 @@ func validProperty(key, value string) error {
 	return nil
 }
 
-func (c *Catalog) namespaceExists(ctx context.Context, name string) (bool, error) {
+// namespaceThere returns ErrNoNamespace if a namespace is not there.
+func (c *Catalog) namespaceThere(ctx context.Context, namespace table.Identifier) error {
 	var one int
 	err := c.db.QueryRowContext(ctx, `SELECT 1 FROM iceberg_namespace_properties
-		WHERE catalog_name = $1 AND namespace = $2 LIMIT 1`, c.cfg.Name, name).Scan(&one)
+		WHERE catalog_name = $1 AND namespace = $2 LIMIT 1`, c.cfg.Name, join(namespace)).Scan(&one)
 	if errors.Is(err, sql.ErrNoRows) {
-		return false, nil
+		return nameError(ErrNoNamespace, namespace)
 	}
-	return err == nil, err
+	if err != nil {
+		return fmt.Errorf("look up namespace %s: %w", join(namespace), err)
+	}
+	return nil
 }
 
 // Namespace returns the properties of a namespace. ErrNoNamespace if it is not there.
@@ -110,7 +101,7 @@ func (c *Catalog) Namespace(ctx context.Context, namespace table.Identifier) (ic
 		return nil, fmt.Errorf("load namespace %s: %w", name, err)
 	}
 	if !found {
-		return nil, fmt.Errorf("namespace %s: %w", name, ErrNoNamespace)
+		return nil, nameError(ErrNoNamespace, namespace)
 	}
 	return properties, nil
 }
@@ -155,41 +146,58 @@ func (c *Catalog) DropNamespace(ctx context.Context, namespace table.Identifier)
 		return err
 	}
 	below := strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(name) + ".%"
-	dropped, err := c.exec(ctx, `DELETE FROM iceberg_namespace_properties WHERE catalog_name = $1 AND namespace = $2
+	dropped, err := c.exec(ctx, statement{sql: `DELETE FROM iceberg_namespace_properties WHERE catalog_name = $1 AND namespace = $2
 		AND NOT EXISTS (SELECT 1 FROM iceberg_tables WHERE catalog_name = $3 AND table_namespace = $4)
 		AND NOT EXISTS (SELECT 1 FROM iceberg_namespace_properties n WHERE n.catalog_name = $5 AND n.namespace LIKE $6 ESCAPE '\')`,
-		c.cfg.Name, name, c.cfg.Name, name, c.cfg.Name, below)
-	if err == nil && !dropped {
-		err = ErrNamespaceNotEmpty
-	}
+		args: []any{c.cfg.Name, name, c.cfg.Name, name, c.cfg.Name, below}})
 	if err != nil {
 		return fmt.Errorf("drop namespace %s: %w", name, err)
+	}
+	if !dropped {
+		return nameError(ErrNamespaceNotEmpty, namespace)
 	}
 	return nil
 }
 
-// SetNamespaceProperties sets and removes properties, and returns the keys of removals
-// that were not there.
+// SetNamespaceProperties sets and removes properties, as one change, and returns the keys
+// of removals that were not there.
 func (c *Catalog) SetNamespaceProperties(ctx context.Context, namespace table.Identifier, set iceberg.Properties, remove []string) (missing []string, err error) {
 	name := join(namespace)
-	old, err := c.Namespace(ctx, namespace)
-	if err != nil {
-		return nil, err
-	}
-	for key, value := range set {
-		if err := c.setProperty(ctx, name, key, value); err != nil {
+	for range maxTries {
+		old, err := c.Namespace(ctx, namespace)
+		if err != nil {
 			return nil, err
 		}
-	}
-	for _, key := range remove {
-		if _, ok := old[key]; !ok {
-			missing = append(missing, key)
-			continue
+		missing = nil
+		var statements []statement
+		for key, value := range set {
+			if err := validProperty(key, value); err != nil {
+				return nil, fmt.Errorf("set property of namespace %s: %w", name, err)
+			}
+			statements = append(statements, c.setProperty(name, key, value))
 		}
-		if _, err := c.exec(ctx, `DELETE FROM iceberg_namespace_properties
-			WHERE catalog_name = $1 AND namespace = $2 AND property_key = $3`, c.cfg.Name, name, key); err != nil {
-			return nil, fmt.Errorf("remove property %s of namespace %s: %w", key, name, err)
+		for _, key := range remove {
+			if _, ok := old[key]; !ok {
+				missing = append(missing, key)
+				continue
+			}
+			delete(old, key) // removals may name it twice
+			statements = append(statements, statement{sql: `DELETE FROM iceberg_namespace_properties
+				WHERE catalog_name = $1 AND namespace = $2 AND property_key = $3`, args: []any{c.cfg.Name, name, key}})
+		}
+		if len(statements) == 0 {
+			return missing, nil
+		}
+		// Properties must not bring a namespace back that is dropped meanwhile.
+		there := statement{sql: `UPDATE iceberg_namespace_properties SET property_value = property_value
+			WHERE catalog_name = $1 AND namespace = $2`, args: []any{c.cfg.Name, name}}
+		changed, err := c.exec(ctx, append([]statement{there}, statements...)...)
+		if err != nil {
+			return nil, fmt.Errorf("set properties of namespace %s: %w", name, err)
+		}
+		if changed {
+			return missing, nil
 		}
 	}
-	return missing, nil
+	return nil, conflict(namespace, "others changed its properties %d times", maxTries)
 }
