@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/tabletopic/tabletopic/objectstore"
 )
 
 const (
@@ -38,7 +40,8 @@ type compactor struct {
 	s    *Store
 	busy chan struct{} // cap 1: held while compacting
 	pace pacer
-	debt atomic.Int64 // bytes of objects that the run will still rewrite
+	left atomic.Int64 // bytes of objects that the run under way will still rewrite, or the last one did not
+	sets atomic.Int64 // bytes of stream set objects that no run has looked at
 
 	mu      sync.Mutex
 	grown   map[StreamID]struct{} // guarded by mu; may have small objects to merge
@@ -61,6 +64,27 @@ func (c *compactor) noteObjects(objects []StreamObject) {
 		c.grown[o.Range.Stream] = struct{}{}
 		c.linked[o.Range.Stream] = struct{}{}
 	}
+}
+
+// noteUpload remembers what an upload gives to do.
+func (c *compactor) noteUpload(u Upload) {
+	c.noteObjects(u.Streams)
+	if u.StreamSet != nil {
+		c.sets.Add(u.StreamSet.Size)
+	}
+}
+
+// compactionKinds are the kinds of work, as metrics name them.
+var compactionKinds = []string{"sets", "minor", "major", "cleanup"}
+
+// debt is how many bytes of stream set objects wait to be rewritten.
+func (c *compactor) debt() int64 { return c.left.Load() + c.sets.Load() }
+
+// waiting is how many open streams each kind of work will look at.
+func (c *compactor) waiting() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return map[string]int{"minor": len(c.grown), "major": len(c.linked), "cleanup": len(c.trimmed)}
 }
 
 // noteOpened remembers streams of which nothing is known.
@@ -145,11 +169,12 @@ func (c *compactor) run(ctx context.Context) {
 	}
 }
 
-func (c *compactor) exclusive(ctx context.Context, do func(context.Context) error) error {
+func (c *compactor) exclusive(ctx context.Context, do func(context.Context) error) (err error) {
 	select {
 	case c.busy <- struct{}{}:
 		defer func() { <-c.busy }()
-		return do(ctx)
+		defer c.s.metrics.compact.since(time.Now(), &err)
+		return do(objectstore.For(ctx, objectstore.ForCompaction))
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -183,6 +208,7 @@ func (c *compactor) limits() setLimits {
 // compactSets compacts the node's stream set objects once. It reports whether there may be
 // more than it looked at. A group that fails leaves the others their turn.
 func (c *compactor) compactSets(ctx context.Context) (more bool, err error) {
+	seen := c.sets.Load() // all of them are listed below, unless there are too many
 	sets, more, err := c.listSets(ctx)
 	if err != nil {
 		return false, err
@@ -192,8 +218,8 @@ func (c *compactor) compactSets(ctx context.Context) (more bool, err error) {
 	for _, g := range groups {
 		total += g.bytes()
 	}
-	c.debt.Store(total)
-	defer c.debt.Store(0)
+	c.left.Store(total)
+	c.sets.Add(-seen)
 	c.pace.start(total, max(c.s.cfg.CompactionInterval, 0)*4/5, c.s.cfg.CompactionRate)
 	var errs error
 	for _, g := range groups {
@@ -202,8 +228,9 @@ func (c *compactor) compactSets(ctx context.Context) (more bool, err error) {
 			if ctx.Err() != nil || errors.Is(err, ErrNodeFenced) {
 				return false, errs
 			}
+			continue
 		}
-		c.debt.Add(-g.bytes())
+		c.left.Add(-g.bytes())
 	}
 	if len(groups) > 0 {
 		c.s.log.Debug("stream set objects compacted", "objects", len(sets), "groups", len(groups), "bytes", total)

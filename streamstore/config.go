@@ -104,6 +104,11 @@ type Config struct {
 	// DeleteGrace is how long an object that nothing names is kept for readers that still
 	// know it. 10 min if zero.
 	DeleteGrace time.Duration
+	// SweepInterval is how often one node of the cluster looks for objects in the bucket that
+	// metadata does not know, and deletes them. 24 h if zero, never if negative.
+	SweepInterval time.Duration
+	// SweepGrace is how long such an object is left alone after it was written. 6 h if zero.
+	SweepGrace time.Duration
 }
 
 // maxIdleLinger leaves room below the 30 s after which producers of Kafka give up.
@@ -156,6 +161,8 @@ func (c *Config) setDefaults() {
 	setDefault(&c.MajorInterval, 60*time.Minute)
 	setDefault(&c.MajorBytes, 10<<30)
 	setDefault(&c.DeleteGrace, 10*time.Minute)
+	setDefault(&c.SweepInterval, 24*time.Hour)
+	setDefault(&c.SweepGrace, 6*time.Hour)
 }
 
 func (c *Config) validate() error {
@@ -177,7 +184,7 @@ func (c *Config) validate() error {
 		{"WALUnflushedBytes", c.WALUnflushedBytes}, {"LogCacheBytes", c.LogCacheBytes}, {"UploadBytes", c.UploadBytes},
 		{"UploadInterval", int64(c.UploadInterval)}, {"UploadInflight", int64(c.UploadInflight)}, {"SplitBytes", c.SplitBytes},
 		{"BlockBytes", int64(c.BlockBytes)}, {"BlockCacheBytes", c.BlockCacheBytes}, {"IndexCacheBytes", c.IndexCacheBytes},
-		{"ReadAheadBytes", c.ReadAheadBytes}, {"ReadInflight", int64(c.ReadInflight)}, {"DeleteGrace", int64(c.DeleteGrace)},
+		{"ReadAheadBytes", c.ReadAheadBytes}, {"ReadInflight", int64(c.ReadInflight)}, {"DeleteGrace", int64(c.DeleteGrace)}, {"SweepGrace", int64(c.SweepGrace)},
 		{"CompactionBytes", c.CompactionBytes}, {"CompactionObjects", int64(c.CompactionObjects)}, {"CompactionRate", c.CompactionRate},
 		{"ForceSplit", int64(c.ForceSplit)}, {"CleanupBytes", c.CleanupBytes}, {"MinorBytes", c.MinorBytes}, {"MajorBytes", c.MajorBytes},
 	} {

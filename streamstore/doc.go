@@ -27,6 +27,8 @@
 //	          goes together → compaction_write.go reads it, checks it and writes it anew, or a
 //	          composite links it → CommitCompaction, which puts the results in the place of the
 //	          sources in one transaction → after DeleteGrace store.go Clean deletes the sources.
+//	sweep     sweep.go Sweep: what lies in the bucket and metadata does not know is deleted after
+//	          SweepGrace, by one node at a time.
 //	fetch     stream.go Fetch → logcache.go read, or reader.go read: metadata names the object, its
 //	          index the block, each kept in a cache; neighbours are read ahead.
 //	recovery  store.go Open → RegisterNode raises the epoch → recovery.go recoverWALs: fence, read

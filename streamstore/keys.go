@@ -11,12 +11,14 @@ import (
 //
 //	wal/<node>/<node epoch, 16 hex>/<sequence, 16 hex>   WAL bulks and fences; sorted by sequence
 //	data/<hh>/<object id, 16 hex>                        stream objects, stream set objects, composite objects
+//	clock/<node>                                         empty; written before a sweep, to see what time the store has
 //
 // <hh> is the reversed low byte of the id, so that objects written together spread over
 // 256 prefixes.
 const (
 	walPrefix  = "wal/"
 	dataPrefix = "data/"
+	clockDir   = "clock/"
 )
 
 // walDir is the common prefix of one life's WAL, with its slash.
@@ -54,3 +56,5 @@ func parseObjectKey(key string) (ObjectID, bool) {
 	}
 	return ObjectID(v), true
 }
+
+func clockKey(node NodeID) string { return fmt.Sprintf("%s%d", clockDir, node) }

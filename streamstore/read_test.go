@@ -430,11 +430,15 @@ func TestMetrics(t *testing.T) {
 	got := make(map[string]float64)
 	for _, f := range families {
 		for _, m := range f.Metric {
-			got[f.GetName()] += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			name := f.GetName()
+			for _, l := range m.Label {
+				name += " " + l.GetValue()
+			}
+			got[name] += m.GetCounter().GetValue() + m.GetGauge().GetValue()
 		}
 	}
 	for name, want := range map[string]float64{
-		"tabletopic_stream_append_batches_total": 10, "tabletopic_stream_open_streams": 1, "tabletopic_stream_uploads_total": 1, "tabletopic_stream_unuploaded_bytes": 0,
+		"tabletopic_stream_operations_total append ok": 10, "tabletopic_stream_operations_total upload ok": 1, "tabletopic_stream_open_streams": 1, "tabletopic_stream_unuploaded_bytes": 0,
 	} {
 		if got[name] != want {
 			t.Errorf("%s is %v, want %v", name, got[name], want)

@@ -62,6 +62,7 @@ func Open(ctx context.Context, cfg Config, id NodeID, bucket objectstore.Bucket,
 		cfg: cfg, bucket: bucket, streams: streams, objects: objects, log: log,
 		hedges: newHedger(cfg), cache: newLogCache(), fenced: make(chan struct{}), open: make(map[StreamID]*Stream), rescue: make(chan struct{}, 1),
 	}
+	s.metrics = newMetrics(s)
 	var by nonce
 	rand.Read(by[:])
 	hadFiles, err := prepareFileWAL(cfg, id)
@@ -91,11 +92,10 @@ func Open(ctx context.Context, cfg Config, id NodeID, bucket objectstore.Bucket,
 	run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	s.run, s.cancel = run, cancel
 	s.compact = newCompactor(s)
-	s.metrics = newMetrics(s)
 	s.wal = newWAL(node, by, s.device, cfg)
 	s.upload = newUploader(s)
 	s.wal.ack, s.wal.failed, s.wal.evict, s.wal.pressed = s.acknowledge, s.fail, s.cache.evict, s.upload.force
-	s.wal.seconds = s.metrics.walSeconds
+	s.wal.seconds, s.wal.lost = s.metrics.walSeconds, s.metrics.append.failed
 	s.reader = newReader(run, cfg, bucket, objects, &s.work, s.metrics)
 	s.work.Go(func() { s.wal.run(run) })
 	s.work.Go(func() { s.upload.run(run) })
@@ -103,6 +103,9 @@ func Open(ctx context.Context, cfg Config, id NodeID, bucket objectstore.Bucket,
 	s.work.Go(func() { s.compact.run(run) })
 	if cfg.CleanInterval > 0 {
 		s.work.Go(func() { s.cleanLoop(run) })
+	}
+	if cfg.SweepInterval > 0 {
+		s.work.Go(func() { s.sweepLoop(run) })
 	}
 	return s, nil
 }
@@ -175,7 +178,8 @@ func (s *Store) CreateStreams(ctx context.Context, n int) (first StreamID, err e
 
 // OpenStreams opens the streams with the epochs given, all or none, in one transaction. A
 // handle that this store already has of one of them is closed first.
-func (s *Store) OpenStreams(ctx context.Context, open []OpenRequest) ([]*Stream, error) {
+func (s *Store) OpenStreams(ctx context.Context, open []OpenRequest) (_ []*Stream, err error) {
+	defer s.metrics.open.since(time.Now(), &err)
 	if err := s.Err(); err != nil {
 		return nil, err
 	}
@@ -233,10 +237,11 @@ func (s *Store) finish(ctx context.Context, streams []*Stream) error {
 
 // CloseStreams closes the streams: it stops appends, uploads what is pending and releases
 // them, in one transaction.
-func (s *Store) CloseStreams(ctx context.Context, streams []*Stream) error {
+func (s *Store) CloseStreams(ctx context.Context, streams []*Stream) (err error) {
 	if len(streams) == 0 {
 		return nil
 	}
+	defer s.metrics.close.since(time.Now(), &err)
 	if err := s.finish(ctx, streams); err != nil {
 		return err
 	}
@@ -266,7 +271,7 @@ func (s *Store) forget(streams []*Stream) {
 func (s *Store) acknowledge(b *bulk) {
 	s.metrics.bulks.Inc()
 	s.metrics.walBytes.Add(float64(b.size + walTrailerSize))
-	s.metrics.batches.Add(float64(len(b.entries)))
+	s.metrics.append.ok.Add(float64(len(b.entries)))
 	if s.cache.add(b, s.cfg.UploadBytes, time.Now()) {
 		s.upload.signal()
 	}
@@ -277,6 +282,7 @@ func (s *Store) acknowledge(b *bulk) {
 	for i := range b.entries {
 		b.entries[i].done(nil)
 	}
+	s.metrics.append.seconds.Observe(time.Since(b.opened).Seconds())
 	s.wal.wakeIdle(b)
 }
 
@@ -317,10 +323,15 @@ func (s *Store) abandon() {
 	s.device.close()
 }
 
+// countShare bounds what counting costs: after a count that takes a while, so many times as
+// long passes until the next.
+const countShare = 200
+
 // cleanLoop deletes objects that nothing names any more, until ctx ends.
 func (s *Store) cleanLoop(ctx context.Context) {
 	t := time.NewTicker(s.cfg.CleanInterval)
 	defer t.Stop()
+	var count time.Time // when objects are counted next
 	for swept := false; ; {
 		select {
 		case <-t.C:
@@ -341,14 +352,21 @@ func (s *Store) cleanLoop(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			s.log.Warn("deletable objects not removed, trying again later", "error", err)
 		}
+		if now := time.Now(); !now.Before(count) {
+			if counts, err := s.objects.CountObjects(ctx); err == nil {
+				s.metrics.objects.set(counts)
+			}
+			count = now.Add(countShare * time.Since(now))
+		}
 	}
 }
 
 // Clean deletes the objects that nothing has named for DeleteGrace, and returns how many.
 // The store does so each CleanInterval.
-func (s *Store) Clean(ctx context.Context) (int, error) {
+func (s *Store) Clean(ctx context.Context) (total int, err error) {
 	const page = 1000
-	total := 0
+	ctx = objectstore.For(ctx, objectstore.ForCleanup)
+	defer s.metrics.clean.since(time.Now(), &err)
 	for {
 		refs, err := s.objects.DeletableObjects(ctx, s.node, s.cfg.DeleteGrace, page)
 		if err != nil || len(refs) == 0 {
@@ -359,8 +377,10 @@ func (s *Store) Clean(ctx context.Context) (int, error) {
 		}
 		keys := make([]string, len(refs))
 		ids := make([]ObjectID, len(refs))
+		bytes := int64(0)
 		for i, r := range refs {
 			keys[i], ids[i] = ObjectKey(r.ID), r.ID
+			bytes += r.Size
 		}
 		if err := s.bucket.Delete(ctx, keys...); err != nil {
 			return total, fmt.Errorf("delete %d objects: %w", len(keys), err)
@@ -369,6 +389,8 @@ func (s *Store) Clean(ctx context.Context) (int, error) {
 			return total, fmt.Errorf("forget %d objects: %w", len(ids), err)
 		}
 		total += len(refs)
+		s.metrics.deletedObjects.Add(float64(len(refs)))
+		s.metrics.deletedBytes.Add(float64(bytes))
 		if len(refs) < page {
 			return total, nil
 		}

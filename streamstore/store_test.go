@@ -48,6 +48,7 @@ func (e *env) config(kind WALKind) Config {
 	return Config{
 		WAL: kind, WALDir: "/wal", WALFS: e.fs, WALLinger: time.Millisecond, WALBytes: 4 << 10,
 		UploadBytes: 32 << 10, LogCacheBytes: 128 << 10, SplitBytes: 8 << 10, BlockBytes: 1 << 10,
+		SweepInterval: -1,
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Stream is a handle of an open stream. It is safe for concurrent use.
@@ -121,14 +122,20 @@ func (st *Stream) waitAcknowledged(ctx context.Context) error {
 // memory behind it. No batch means start == end. ErrOffsetOutOfRange if start is below the
 // start offset, or end above the confirm offset; also if a trim meets the fetch on its way and
 // the data is gone. See [WithReader] for who waits for whom.
-func (st *Stream) Fetch(ctx context.Context, start, end int64, maxBytes int) ([]RecordBatch, error) {
+func (st *Stream) Fetch(ctx context.Context, start, end int64, maxBytes int) (_ []RecordBatch, err error) {
+	defer st.store.metrics.fetch.since(time.Now(), &err)
 	return st.fetch(ctx, start, end, maxBytes)
 }
 
 // FetchFast is Fetch from memory alone: it never waits. ErrNotInMemory says that [Stream.Load]
 // or Fetch must read an object first.
 func (st *Stream) FetchFast(start, end int64, maxBytes int) ([]RecordBatch, error) {
-	return st.fetch(nil, start, end, maxBytes)
+	began := time.Now()
+	batches, err := st.fetch(nil, start, end, maxBytes)
+	if !errors.Is(err, ErrNotInMemory) { // the Fetch that follows counts
+		st.store.metrics.fetch.since(began, &err)
+	}
+	return batches, err
 }
 
 // fetch waits for nothing if ctx is nil.
@@ -241,7 +248,8 @@ func (st *Stream) FindTimestamp(ctx context.Context, ts int64) (offset int64, fo
 // Reads below start are refused at once; those under way are waited for before metadata
 // learns of it, and so before any data can go. (The data of a read that outlives even that, in
 // another handle of the stream, stays for DeleteGrace.)
-func (st *Stream) Trim(ctx context.Context, start int64) error {
+func (st *Stream) Trim(ctx context.Context, start int64) (err error) {
+	defer st.store.metrics.trim.since(time.Now(), &err)
 	if confirm := st.confirm.Load(); start > confirm {
 		return fmt.Errorf("trim stream %d to %d, holds up to %d: %w", st.id, start, confirm, ErrOffsetOutOfRange)
 	}
@@ -252,7 +260,7 @@ func (st *Stream) Trim(ctx context.Context, start int64) error {
 	if err := st.waitReads(ctx); err != nil {
 		return fmt.Errorf("trim stream %d to %d: reads under way have not ended: %w", st.id, start, err)
 	}
-	_, err := retry(ctx, st.store.patience, "trim stream", func() (struct{}, error) {
+	_, err = retry(ctx, st.store.patience, "trim stream", func() (struct{}, error) {
 		return struct{}{}, st.store.streams.TrimStream(ctx, st.store.node, st.id, st.epoch, start)
 	})
 	if err != nil {
@@ -281,7 +289,8 @@ func (st *Stream) Destroy(ctx context.Context) error {
 }
 
 // DestroyStreams deletes the streams in one transaction, and their data after a grace period.
-func (s *Store) DestroyStreams(ctx context.Context, streams []*Stream) error {
+func (s *Store) DestroyStreams(ctx context.Context, streams []*Stream) (err error) {
+	defer s.metrics.destroy.since(time.Now(), &err)
 	ids := make([]StreamID, len(streams))
 	for i, st := range streams {
 		st.stop(ErrStreamNotExist)

@@ -7,8 +7,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tabletopic/tabletopic/internal/invariant"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/tabletopic/tabletopic/internal/invariant"
+	"github.com/tabletopic/tabletopic/objectstore"
 )
 
 // prepareTTL is how long prepared object ids live. An upload that takes half of it starts
@@ -47,6 +49,7 @@ func (u *uploader) force() {
 
 type uploadTask struct {
 	block  *cacheBlock
+	began  time.Time
 	upload Upload
 	err    error
 	put    chan struct{} // closed when the objects are written
@@ -71,7 +74,7 @@ func (u *uploader) run(ctx context.Context) {
 			if block == nil {
 				break
 			}
-			t := &uploadTask{block: block, put: make(chan struct{})}
+			t := &uploadTask{block: block, began: time.Now(), put: make(chan struct{})}
 			tasks = append(tasks, t)
 			go func() {
 				defer close(t.put)
@@ -111,7 +114,8 @@ func (u *uploader) run(ctx context.Context) {
 
 // commit makes the objects of a task visible, then lets the WAL be trimmed. The order matters:
 // what metadata has not recorded must stay in the WAL.
-func (u *uploader) commit(ctx context.Context, t *uploadTask) error {
+func (u *uploader) commit(ctx context.Context, t *uploadTask) (err error) {
+	defer u.s.metrics.upload.since(t.began, &err)
 	if t.err != nil {
 		return t.err
 	}
@@ -123,8 +127,7 @@ func (u *uploader) commit(ctx context.Context, t *uploadTask) error {
 		return err
 	}
 	close(t.block.uploaded)
-	u.s.compact.noteObjects(t.upload.Streams)
-	u.s.metrics.uploads.Inc()
+	u.s.compact.noteUpload(t.upload)
 	for _, o := range uploaded(t.upload) {
 		u.s.metrics.uploadBytes.Add(float64(o.Size))
 	}
@@ -197,6 +200,7 @@ func (s *Store) commitUpload(ctx context.Context, node Node, u Upload) error {
 // putBlock writes the objects of a block as node and returns their commit. Streams with SplitBytes
 // or more get an object of their own, the others share one.
 func (s *Store) putBlock(ctx context.Context, node Node, block *cacheBlock, walEpoch int64) (Upload, error) {
+	ctx = objectstore.For(ctx, objectstore.ForUpload)
 	var single [][]*streamSpan // one object each
 	var shared []*streamSpan
 	for _, span := range block.sorted() {

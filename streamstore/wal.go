@@ -31,6 +31,7 @@ type bulk struct {
 	entries []entry
 	size    int64          // bytes in chunks, header included
 	memory  int64          // what the bulk occupies: whole chunks, and the overhead of its batches
+	opened  time.Time      // when its first append came
 	due     time.Time      // when to close it
 	copying sync.WaitGroup // appenders that still copy into it
 	err     error          // outcome of the write …
@@ -87,6 +88,7 @@ type wal struct {
 
 	pressed func() // called when an append waits for room
 	seconds prometheus.Observer
+	lost    prometheus.Counter // appends that failed
 
 	wake    chan struct{} // cap 1: the loop must look again
 	written chan *bulk    // from the writers; cap WALInflight
@@ -205,7 +207,8 @@ func (w *wal) full(size int64) bool {
 
 // openLocked starts a bulk, whose first record has the given size.
 func (w *wal) openLocked(size int) {
-	w.cur = &bulk{due: w.dueLocked(time.Now())}
+	now := time.Now()
+	w.cur = &bulk{opened: now, due: w.dueLocked(now)}
 	w.cur.reserve(walHeaderSize, max(w.chunkHint, walHeaderSize+size))
 	w.waiting += w.cur.memory
 	w.unuploaded += w.cur.memory
@@ -429,6 +432,7 @@ func (w *wal) fail(queue []*bulk, err error) {
 	w.mu.Unlock()
 	w.failed(err)
 	for _, b := range queue {
+		w.lost.Add(float64(len(b.entries)))
 		for _, e := range b.entries {
 			e.done(err)
 		}
