@@ -29,7 +29,12 @@ type fetch struct {
 	minBytes  int
 	maxBytes  int
 	topics    []fetchTopic
-	failed    bool // a partition has an error: no reason to wait for records
+
+	failed   bool              // a partition has an error: no reason to wait for records
+	full     bool              // there is no memory for more
+	total    int               // bytes of records read
+	reserved int64             // of Broker.ansMemory, for them
+	cold     []*fetchPartition // that have records, but not in memory
 }
 
 type fetchTopic struct {
@@ -40,12 +45,14 @@ type fetchTopic struct {
 
 type fetchPartition struct {
 	index    int32
-	offset   int64
 	maxBytes int
 	p        *partition.Partition // nil if err
 	err      error
 	res      partition.ReadResult
 	aborted  bool // the answer lists aborted transactions
+
+	next int64 // offset after what was read
+	size int   // bytes read
 }
 
 // handleFetch answers when minBytes are there, at the latest after the wait that the
@@ -71,11 +78,8 @@ func handleFetch(ctx context.Context, b *Broker, r *request) (*answer, error) {
 	f := newFetch(b, r, req)
 	r.doneDecoding()
 	wait := min(max(time.Duration(req.MaxWaitMillis)*time.Millisecond, 0), maxFetchWait)
-	reserved, err := f.poll(r.conn.ctx, wait)
-	if err != nil {
-		return nil, err
-	}
-	return &answer{bufs: f.encode(), release: func() { b.ansMemory.Release(reserved) }}, nil
+	f.poll(r.conn.ctx, wait)
+	return &answer{bufs: f.encode(), release: func() { b.ansMemory.Release(f.reserved) }}, nil
 }
 
 func newFetch(b *Broker, r *request, req *kmsg.FetchRequest) *fetch {
@@ -102,7 +106,7 @@ func newFetch(b *Broker, r *request, req *kmsg.FetchRequest) *fetch {
 		ft.partitions = make([]fetchPartition, len(t.Partitions))
 		for j := range t.Partitions {
 			tp, fp := &t.Partitions[j], &ft.partitions[j]
-			fp.index, fp.offset, fp.maxBytes = tp.Partition, tp.FetchOffset, max(int(tp.PartitionMaxBytes), 0)
+			fp.index, fp.next, fp.maxBytes = tp.Partition, tp.FetchOffset, max(int(tp.PartitionMaxBytes), 0)
 			fp.aborted = f.isolation == partition.ReadCommitted
 			if fp.err = err; err == nil {
 				fp.p, fp.err = b.partition(ft.name, tp.Partition, tp.CurrentLeaderEpoch)
@@ -144,106 +148,143 @@ func readError(err error) error {
 	return err
 }
 
-// poll reads until there are minBytes or wait is over, and returns how much of
-// Broker.ansMemory the results hold.
-func (f *fetch) poll(ctx context.Context, wait time.Duration) (reserved int64, err error) {
-	last := wait == 0 || f.minBytes <= 0 || f.failed
-	reserved, enough, err := f.read(ctx)
-	if err != nil || last || enough {
-		return reserved, err
-	}
+// poll reads until there are minBytes or wait is over, and leaves how much of
+// Broker.ansMemory the results hold in reserved.
+//
+// An answer never waits for objects once it has minBytes from memory: partitions at the tail
+// are not delayed by those that must be read from the bucket. Of these, up to maxColdReads
+// are read side by side, and go on when the answer is sent without them; the next fetch of the
+// connection finds them in memory. If nothing is in memory, the fetch waits for the first of
+// them: as long as its client waits, but coldWait at least.
+func (f *fetch) poll(ctx context.Context, wait time.Duration) {
+	begin := time.Now()
+	reads := f.r.conn.cold
 	wake := make(chan struct{}, 1)
-	for i := range f.topics {
-		for j := range f.topics[i].partitions {
-			stop := f.topics[i].partitions[j].p.Notify(wake)
-			defer stop()
-		}
-	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
+	over, coldOver := wait == 0 || f.minBytes <= 0 || f.failed, false
+	var timer *time.Timer
 	for {
-		f.b.ansMemory.Release(reserved)
-		if reserved, enough, err = f.read(ctx); err != nil || last || enough {
-			return reserved, err
+		reads.settle()
+		more := f.read(ctx)
+		urgent := reads.want(f)
+		enough := over || f.failed || f.full || f.total >= min(f.minBytes, f.maxBytes)
+		if needCold := len(f.cold) > 0 && (urgent || f.total == 0) && !f.failed && !coldOver; enough && !needCold {
+			return
 		}
+		if more { // and perhaps still more behind it, in another cache
+			continue
+		}
+		if timer == nil {
+			timer = time.NewTimer(0)
+			defer timer.Stop()
+			wake <- struct{}{} // so that it looks again: offsets may have moved before Notify
+			for i := range f.topics {
+				for j := range f.topics[i].partitions {
+					stop := f.topics[i].partitions[j].p.Notify(wake)
+					defer stop()
+				}
+			}
+		}
+		due := begin.Add(wait)
+		if over {
+			due = begin.Add(max(wait, coldWait))
+		}
+		timer.Reset(time.Until(due))
 		select {
 		case <-wake:
+		case read := <-reads.done:
+			reads.ended(read)
 		case <-timer.C:
-			last = true
+			over, coldOver = true, time.Since(begin) >= max(wait, coldWait)
 		case <-ctx.Done(): // the peer is gone, or the broker stops and answers with what there is
-			last = true
+			over, coldOver = true, true
 			ctx = f.b.ctx
 		}
 	}
 }
 
-// read reads every partition that has something to read, within maxBytes in all. enough
-// says that the answer should not wait for more.
-func (f *fetch) read(ctx context.Context) (reserved int64, enough bool, err error) {
-	want := f.want()
-	if want > 0 {
-		want = min(want, int64(max(f.maxBytes, 1)), f.b.cfg.MaxAnswerMemory)
+// read reads from memory what there is behind what was read before, within maxBytes in all. It
+// reports whether there was anything.
+func (f *fetch) read(ctx context.Context) bool {
+	f.cold = f.cold[:0]
+	want := min(f.want(), int64(max(f.maxBytes, 1)), f.b.cfg.MaxAnswerMemory)
+	if want > 0 && f.reserved == 0 {
 		if err := f.b.ansMemory.Acquire(ctx, want); err != nil {
 			want = 0 // nothing is read; the answer has the offsets
 		}
+	} else if want > 0 && !f.b.ansMemory.TryAcquire(want) {
+		want, f.full = 0, true // others wait for what this one holds
 	}
-	total, failed := 0, false
+	before := f.total
 	for i := range f.topics {
 		for j := range f.topics[i].partitions {
 			fp := &f.topics[i].partitions[j]
-			if fp.p == nil {
-				continue
-			}
-			if want == 0 || total > 0 && total >= f.maxBytes || !fp.readable(f.isolation) {
-				fp.skip()
-				continue
-			}
-			limit := min(fp.maxBytes, max(f.maxBytes-total, 0))
-			fp.res, err = fp.p.Read(ctx, fp.offset, limit, f.isolation)
-			if fp.err = readError(err); fp.err != nil {
-				fp.skip()
-				failed = true
-			}
-			for _, batch := range fp.res.Batches {
-				total += len(batch)
+			if want > 0 && (f.total == 0 || f.total < f.maxBytes) && fp.readable(f.isolation) {
+				f.readPartition(fp)
+			} else if fp.p != nil {
+				fp.noteOffsets()
 			}
 		}
 	}
-	if kept := min(want, int64(total)); kept < want {
-		f.b.ansMemory.Release(want - kept)
-		want = kept
-	}
-	f.b.m.fetched.Add(float64(total))
-	return want, failed || total >= f.minBytes, nil
+	got := min(want, int64(f.total-before))
+	f.b.ansMemory.Release(want - got)
+	f.reserved += got
+	f.b.m.fetched.Add(float64(f.total - before))
+	return f.total > before
 }
 
-// want returns how much the partitions may answer at most, 0 if none has anything.
+// readPartition adds to what was read of the partition before.
+func (f *fetch) readPartition(fp *fetchPartition) {
+	res, err := fp.p.ReadFast(fp.next, min(fp.maxBytes-fp.size, max(f.maxBytes-f.total, 0)), f.isolation)
+	if errors.Is(err, partition.ErrNotInMemory) {
+		if res, err = f.r.conn.cold.take(fp); errors.Is(err, partition.ErrNotInMemory) {
+			f.cold = append(f.cold, fp)
+			err = nil
+		}
+	}
+	if err != nil && fp.size == 0 { // else the next fetch meets it
+		fp.err = readError(err)
+		f.failed = true
+	}
+	for _, batch := range res.Batches {
+		fp.next = batch.NextOffset()
+		fp.size += len(batch)
+		f.total += len(batch)
+	}
+	fp.res.Batches = append(fp.res.Batches, res.Batches...)
+	fp.res.Aborted = append(fp.res.Aborted, res.Aborted...)
+	fp.noteOffsets()
+}
+
+// want returns how much the partitions may still answer at most, 0 if none has anything.
 func (f *fetch) want() int64 {
 	want := int64(0)
 	for i := range f.topics {
 		for j := range f.topics[i].partitions {
-			if fp := &f.topics[i].partitions[j]; fp.p != nil && fp.readable(f.isolation) {
-				want += int64(max(fp.maxBytes, 1))
+			if fp := &f.topics[i].partitions[j]; fp.readable(f.isolation) {
+				want += int64(max(fp.maxBytes-fp.size, 1))
 			}
 		}
 	}
 	return want
 }
 
-// readable reports whether a read gives records or an error.
+// readable reports whether a read gives more records, or an error.
 func (fp *fetchPartition) readable(isolation partition.Isolation) bool {
+	if fp.p == nil || fp.err != nil || fp.size > 0 && fp.size >= fp.maxBytes {
+		return false
+	}
 	o := fp.p.Offsets()
 	end := o.HighWatermark
 	if isolation == partition.ReadCommitted {
 		end = o.LastStable
 	}
-	return fp.offset < end || fp.offset > o.HighWatermark || fp.offset < o.LogStart
+	return fp.next < end || fp.next > o.HighWatermark || fp.next < o.LogStart
 }
 
-// skip leaves the offsets without records.
-func (fp *fetchPartition) skip() {
+// noteOffsets puts the offsets of the partition into the result.
+func (fp *fetchPartition) noteOffsets() {
 	o := fp.p.Offsets()
-	fp.res = partition.ReadResult{HighWatermark: o.HighWatermark, LastStableOffset: o.LastStable, LogStartOffset: o.LogStart}
+	fp.res.HighWatermark, fp.res.LastStableOffset, fp.res.LogStartOffset = o.HighWatermark, o.LastStable, o.LogStart
 }
 
 // encode builds the answer by hand, not by kmsg, so that large batches are written to

@@ -38,6 +38,7 @@ type conn struct {
 	answers chan *answer  // handle → write; its capacity bounds the requests in flight
 	handled chan struct{} // closed when handle has ended
 	pending atomic.Int64  // requests read and not yet answered
+	cold    *coldReads    // of handle
 
 	ctx    context.Context // ends when the peer is gone or the broker begins to stop
 	cancel context.CancelFunc
@@ -67,10 +68,12 @@ func newConn(b *Broker, nc net.Conn) *conn {
 		handled: make(chan struct{}),
 	}
 	c.ctx, c.cancel = context.WithCancel(b.ctx)
+	c.cold = newColdReads(c)
 	return c
 }
 
-// serve runs the connection and returns when its three goroutines have ended.
+// serve runs the connection and returns when its three goroutines, and the reads of objects
+// for it, have ended.
 func (c *conn) serve() {
 	readDone, writeDone := make(chan struct{}), make(chan struct{})
 	go func() { defer close(readDone); c.read() }()
@@ -83,6 +86,7 @@ func (c *conn) serve() {
 		c.b.reqMemory.Release(f.reserved)
 	}
 	c.cancel()
+	c.cold.work.Wait()
 }
 
 // stop makes the connection take no further request. Those that were read are answered.

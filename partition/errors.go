@@ -30,6 +30,8 @@ var (
 	ErrInvalidProducerEpoch = errors.New("invalid producer epoch")
 	// ErrOffsetOutOfRange says that an offset is below the log start or above the high watermark.
 	ErrOffsetOutOfRange = errors.New("offset out of range")
+	// ErrNotInMemory says that ReadFast did not find the batch in memory.
+	ErrNotInMemory = streamstore.ErrNotInMemory
 	// ErrInvalidTopicName, ErrInvalidConfig and ErrInvalidPartitions refuse a change of a
 	// topic; the text says what to change.
 	ErrInvalidTopicName  = errors.New("invalid topic name")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/tabletopic/tabletopic/record"
+	"github.com/tabletopic/tabletopic/streamstore"
 )
 
 // Isolation says up to where a reader sees the log.
@@ -36,8 +37,31 @@ type AbortedTransaction struct {
 // Read returns whole batches, in order, from the one that contains from, about maxBytes of
 // them but at least one if there is one below the bound of the isolation. At the end it
 // returns none and no error. ErrOffsetOutOfRange says that from is below the log start or
-// above the high watermark; the offsets of the result are set then too.
+// above the high watermark; the offsets of the result are set then too. If the first batch is
+// not in memory, Read waits for the object store; see [streamstore.WithReader].
 func (p *Partition) Read(ctx context.Context, from int64, maxBytes int, isolation Isolation) (ReadResult, error) {
+	return p.read(from, isolation, func(bound int64) ([]streamstore.RecordBatch, error) {
+		return p.log.Fetch(ctx, from, bound, maxBytes)
+	})
+}
+
+// ReadFast is Read from memory alone: it never waits. ErrNotInMemory says that [Partition.Load]
+// must come first; the offsets of the result are set then.
+func (p *Partition) ReadFast(from int64, maxBytes int, isolation Isolation) (ReadResult, error) {
+	return p.read(from, isolation, func(bound int64) ([]streamstore.RecordBatch, error) {
+		return p.log.FetchFast(from, bound, maxBytes)
+	})
+}
+
+// Load brings the batch that contains from, and about maxBytes of what follows, into memory.
+func (p *Partition) Load(ctx context.Context, from int64, maxBytes int) error {
+	if err := p.log.Load(ctx, from, maxBytes); err != nil {
+		return fmt.Errorf("read %s: %w", p, streamError(err))
+	}
+	return nil
+}
+
+func (p *Partition) read(from int64, isolation Isolation, fetch func(bound int64) ([]streamstore.RecordBatch, error)) (ReadResult, error) {
 	p.mu.Lock()
 	closed, o := p.closed, p.offsetsLocked()
 	p.mu.Unlock()
@@ -55,7 +79,7 @@ func (p *Partition) Read(ctx context.Context, from int64, maxBytes int, isolatio
 	if from >= bound {
 		return r, nil
 	}
-	batches, err := p.log.Fetch(ctx, from, bound, maxBytes)
+	batches, err := fetch(bound)
 	if err != nil {
 		return r, fmt.Errorf("read %s: %w", p, streamError(err))
 	}
