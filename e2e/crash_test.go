@@ -86,7 +86,7 @@ func TestKillNine(t *testing.T) {
 	acked := &acks{places: map[place]string{}}
 	var producers, consumers sync.WaitGroup
 	for n := range 3 {
-		producers.Go(func() { produceUntil(ctx, t, s, "events", header, n, acked) })
+		producers.Go(func() { produceUntil(ctx, t, s, "events", header, n, 0, acked) })
 	}
 	seen := &acks{places: map[place]string{}}
 	consumerCtx, stopConsumer := context.WithCancel(context.Background())
@@ -103,37 +103,13 @@ func TestKillNine(t *testing.T) {
 	producers.Wait()
 
 	log := readLog(t, s, "events", partitions)
-	for _, e := range append(acked.errs, seen.errs...) {
-		t.Error(e)
-	}
 	if len(acked.places) < 1000 {
 		t.Errorf("only %d records acknowledged in %d rounds", len(acked.places), rounds)
 	}
-	unique := map[string]place{}
-	for p, v := range log {
-		if other, twice := unique[v]; twice {
-			t.Errorf("%q is at %v and at %v", v, p, other)
-		}
-		unique[v] = p
-	}
-	for p, v := range acked.places {
-		if log[p] != v {
-			t.Errorf("acknowledged %q at %v, the log has %q", v, p, log[p])
-		}
-	}
-	eventually(t, 60*time.Second, "the consumer has seen the log", func() error {
-		seen.mu.Lock()
-		defer seen.mu.Unlock()
-		for p, v := range log {
-			if got, ok := seen.places[p]; !ok || got != v {
-				return fmt.Errorf("at %v: %q, want %q", p, got, v)
-			}
-		}
-		return nil
-	})
+	checkLog(t, log, acked, seen)
 	stopConsumer()
 	consumers.Wait()
-	checkTable(t, l, s, log)
+	checkTable(t, l, s, "events", log)
 
 	t.Run("verify", func(t *testing.T) {
 		if out, code := s.cli("", "table", "verify", "events"); code != 0 {
@@ -147,8 +123,9 @@ func TestKillNine(t *testing.T) {
 	t.Logf("%d rounds, %d acknowledged, %d in the log", rounds, len(acked.places), len(log))
 }
 
-// produceUntil sends events until ctx ends, then waits until each has an answer.
-func produceUntil(ctx context.Context, t *testing.T, s *server, topic string, header []byte, n int, acked *acks) {
+// produceUntil sends events until ctx ends, one each interval or as fast as they are answered,
+// then waits until each has an answer.
+func produceUntil(ctx context.Context, t *testing.T, s *server, topic string, header []byte, n int, interval time.Duration, acked *acks) {
 	cl, err := kgo.NewClient(kgo.SeedBrokers(s.kafka), kgo.DefaultProduceTopic(topic), kgo.MaxBufferedRecords(200), kgo.ProducerLinger(5*time.Millisecond),
 		kgo.RecordPartitioner(kgo.RoundRobinPartitioner()))
 	if err != nil {
@@ -157,7 +134,16 @@ func produceUntil(ctx context.Context, t *testing.T, s *server, topic string, he
 	}
 	defer cl.Close()
 	schema := avro.MustParse(eventSchema)
+	var due <-chan time.Time
+	if interval > 0 {
+		tick := time.NewTicker(interval)
+		defer tick.Stop()
+		due = tick.C
+	}
 	for i := int64(0); ctx.Err() == nil; i++ {
+		if due != nil {
+			<-due
+		}
 		id := int64(n)*1_000_000_000 + i
 		var value []byte
 		if i%100 == 99 {
@@ -233,8 +219,38 @@ func readLog(t testing.TB, s *server, topic string, partitions int32) map[place]
 	return log
 }
 
+// checkLog compares a log with what producers were told and a consumer has seen, or is about to.
+func checkLog(t *testing.T, log map[place]string, acked, seen *acks) {
+	t.Helper()
+	unique := map[string]place{}
+	for p, v := range log {
+		if other, twice := unique[v]; twice {
+			t.Errorf("%q is at %v and at %v", v, p, other)
+		}
+		unique[v] = p
+	}
+	for p, v := range acked.places {
+		if log[p] != v {
+			t.Errorf("acknowledged %q at %v, the log has %q", v, p, log[p])
+		}
+	}
+	eventually(t, 60*time.Second, "the consumer has seen the log", func() error {
+		seen.mu.Lock()
+		defer seen.mu.Unlock()
+		for p, v := range log {
+			if got, ok := seen.places[p]; !ok || got != v {
+				return fmt.Errorf("at %v: %q, want %q", p, got, v)
+			}
+		}
+		return nil
+	})
+	for _, e := range append(acked.errs, seen.errs...) {
+		t.Error(e)
+	}
+}
+
 // checkTable compares table and dead letters with the log, place by place.
-func checkTable(t *testing.T, l *lake, s *server, log map[place]string) {
+func checkTable(t *testing.T, l *lake, s *server, topic string, log map[place]string) {
 	t.Helper()
 	var good int64
 	for _, v := range log {
@@ -242,10 +258,10 @@ func checkTable(t *testing.T, l *lake, s *server, log map[place]string) {
 			good++
 		}
 	}
-	waitForTable(t, s, "events", good, 60*time.Second)
+	waitForTable(t, s, topic, good, 60*time.Second)
 	count := map[place]int{}
 	schema := avro.MustParse(eventSchema)
-	rows := l.query(t, s, "duckdb", `SELECT id, text, _kafka."partition" AS p, _kafka."offset" AS o FROM ice.default.events`)
+	rows := l.query(t, s, "duckdb", `SELECT id, text, _kafka."partition" AS p, _kafka."offset" AS o FROM ice.default.`+topic)
 	records, err := csv.NewReader(strings.NewReader(rows)).ReadAll()
 	if err != nil {
 		t.Fatal(err)
@@ -260,7 +276,7 @@ func checkTable(t *testing.T, l *lake, s *server, log map[place]string) {
 			t.Errorf("row %v: the log has %q", r, v)
 		}
 	}
-	letters := readDeadLetters(t, s, "events.dlq")
+	letters := readDeadLetters(t, s, topic+".dlq")
 	for at, payload := range letters {
 		count[at.place]++
 		if log[at.place] != payload {

@@ -61,7 +61,7 @@ func testRestore(t *testing.T, flags []string) {
 	acked := &acks{places: map[place]string{}}
 	var producers sync.WaitGroup
 	for n := range 2 {
-		producers.Go(func() { produceUntil(ctx, t, s, "events", header, n, acked) })
+		producers.Go(func() { produceUntil(ctx, t, s, "events", header, n, 0, acked) })
 	}
 	rounds := 2
 	if os.Getenv("TABLETOPIC_SOAK") != "" {
@@ -96,7 +96,7 @@ func testRestore(t *testing.T, flags []string) {
 	if len(acked.places) < 100 {
 		t.Errorf("only %d records acknowledged", len(acked.places))
 	}
-	checkTable(t, l, s, log)
+	checkTable(t, l, s, "events", log)
 	if out, code := s.cli("", "table", "verify", "events"); code != 0 {
 		t.Errorf("verify: exit %d\n%s", code, out)
 	}

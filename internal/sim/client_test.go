@@ -56,7 +56,10 @@ func (l *life) operate(r *rand.Rand) {
 		h.destroy()
 	case op < 95 && r.IntN(2) == 0:
 		l.rescue(r)
-	case op < 97:
+	case op == 95:
+		_, err := l.store.Sweep(l.ctx)
+		l.check(err, "sweep")
+	case op < 98:
 		_, err := l.store.Clean(l.ctx)
 		l.check(err, "clean")
 	default:

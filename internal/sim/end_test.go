@@ -1,12 +1,7 @@
 package sim
 
 import (
-	"bytes"
-	"context"
 	"errors"
-	"math"
-	"regexp"
-	"strconv"
 	"strings"
 	"time"
 
@@ -18,9 +13,9 @@ import (
 // from wherever they are, then from objects alone; and nothing else in the bucket.
 func (w *world) finish() {
 	w.trace.add("world", "the end begins")
-	w.plan.faults, w.plan.latency, w.plan.away, w.plan.lost = objectstore.Faults{Latency: 2 * time.Millisecond}, 0, 0, 0
+	w.plan.faults, w.plan.latency, w.plan.away, w.plan.lost = objectstore.Faults{Latency: 2 * time.Millisecond}, time.Millisecond, 0, 0
 	cfg := &w.plan.config
-	cfg.CleanInterval, cfg.CompactionInterval, cfg.MinorInterval, cfg.MajorInterval, cfg.CleanupInterval = 10*time.Minute, time.Hour, time.Hour, time.Hour, time.Hour
+	cfg.SweepInterval, cfg.CleanInterval, cfg.CompactionInterval, cfg.MinorInterval, cfg.MajorInterval, cfg.CleanupInterval = 30*time.Minute, 10*time.Minute, time.Hour, time.Hour, time.Hour, time.Hour
 	w.plan.pace = time.Minute
 	for round := range 2 {
 		lives := make([]*life, len(w.nodes))
@@ -103,82 +98,66 @@ const prepared = time.Hour
 
 // clean waits until all that is not needed is deleted, and compares the bucket with the metadata.
 func (w *world) clean(lives []*life) {
-	_ = wait(w.failing, prepared+2*w.plan.config.DeleteGrace+20*time.Minute)
-	for _, l := range lives {
-		if _, err := l.store.Clean(l.ctx); err != nil {
-			w.fail("%s: clean at the end: %v", l.name, err)
-			return
-		}
-	}
-	named := map[string]bool{}
-	for _, s := range w.all() {
-		w.name(lives[0].line.managers, s, named)
-	}
-	for after := ""; ; {
-		page, err := w.disk.List(w.failing, "", after)
+	cfg := &w.plan.config
+	_ = wait(w.failing, prepared+2*cfg.DeleteGrace+20*time.Minute)
+	_ = wait(w.failing, 2*cfg.SweepInterval+cfg.SweepGrace)
+	sizes := w.bucketSizes()
+	meta := lives[0].line.managers
+	for after := streamstore.ObjectID(-1); ; {
+		page, err := meta.Objects(w.failing, after, 100)
 		if err != nil || len(page) == 0 {
+			w.check(err, "list objects at the end")
 			break
 		}
 		for _, o := range page {
+			after = o.ID
+			key := streamstore.ObjectKey(o.ID)
+			size, ok := sizes[key]
+			delete(sizes, key)
+			if !ok || size != o.Size || o.State != streamstore.ObjectReferenced {
+				w.fail("object %d is %s, with %d bytes; the bucket has %d (%t)", o.ID, o.State, o.Size, size, ok)
+			}
+		}
+	}
+	for key := range sizes {
+		w.fail("the bucket holds %s, which metadata does not know", key)
+	}
+}
+
+// bucketSizes lists the data objects in the bucket. Of the WALs only fences may be there.
+func (w *world) bucketSizes() map[string]int64 {
+	sizes := map[string]int64{}
+	for after := ""; ; {
+		page, err := w.disk.List(w.failing, "", after)
+		if err != nil || len(page) == 0 {
+			w.check(err, "list the bucket at the end")
+			return sizes
+		}
+		for _, o := range page {
 			after = o.Key
-			switch {
-			case strings.HasPrefix(o.Key, "data/"):
-				// What was uploaded between the last snapshot and the loss of the database is an orphan.
-				if !named[o.Key] && w.plan.restores == 0 {
-					w.fail("the bucket holds %s, which nothing names", o.Key)
+			dir, _, _ := strings.Cut(o.Key, "/")
+			switch dir {
+			case "data":
+				sizes[o.Key] = o.Size
+			case "wal":
+				if data, err := w.disk.Get(w.failing, o.Key, 0, -1); err != nil || !isFence(data) {
+					w.fail("the bucket holds %s, which is no fence, %v", o.Key, err)
 				}
-				delete(named, o.Key)
-			case strings.HasPrefix(o.Key, "wal/"):
-				data, _ := w.disk.Get(w.failing, o.Key, 0, -1)
-				var text bytes.Buffer
-				if err := streamstore.DumpWAL(&text, data); err != nil || !strings.Contains(text.String(), ": fence") {
-					w.fail("the bucket holds %s, which is no fence: %v", o.Key, err)
-				}
-			case !strings.HasPrefix(o.Key, "meta"):
+			case "metadata", "clock":
+			default:
 				w.fail("the bucket holds %s", o.Key)
 			}
 		}
 	}
-	for key := range named {
-		w.fail("the bucket lacks %s", key)
-	}
 }
 
-// name adds the objects that hold a stream, and the parts of composites.
-func (w *world) name(meta managers, s *stream, named map[string]bool) {
-	ranges, err := meta.StreamObjects(context.Background(), s.id, s.start(), math.MaxInt64, math.MaxInt)
-	if err != nil {
-		if _, gone := s.where(); !gone || !errors.Is(err, streamstore.ErrStreamNotExist) {
-			w.fail("objects of stream %d: %v", s.id, err)
-		}
-		return
-	}
-	for _, r := range ranges {
-		named[streamstore.ObjectKey(r.ID)] = true
-		if r.Kind != streamstore.KindComposite {
-			continue
-		}
-		data, err := w.disk.Get(w.failing, streamstore.ObjectKey(r.ID), 0, -1)
-		if err != nil {
-			continue // told by the caller
-		}
-		for _, id := range compositeParts(data) {
-			named[streamstore.ObjectKey(id)] = true
-		}
-	}
+func isFence(wal []byte) bool {
+	var text strings.Builder
+	return streamstore.DumpWAL(&text, wal) == nil && strings.Contains(text.String(), ": fence")
 }
 
-var objectIDs = regexp.MustCompile(`object id (\d+)`)
-
-// compositeParts reads which objects a composite links.
-func compositeParts(data []byte) (parts []streamstore.ObjectID) {
-	var text bytes.Buffer
-	if err := streamstore.DumpComposite(&text, data); err != nil {
-		return nil
+func (w *world) check(err error, what string) {
+	if err != nil && w.failing.Err() == nil {
+		w.fail("%s: %v", what, err)
 	}
-	for _, m := range objectIDs.FindAllStringSubmatch(text.String(), -1)[1:] { // the first is its own
-		id, _ := strconv.ParseInt(m[1], 10, 64)
-		parts = append(parts, streamstore.ObjectID(id))
-	}
-	return parts
 }

@@ -32,6 +32,7 @@ type node struct {
 }
 
 func (n *node) run(ctx context.Context) {
+	_ = wait(ctx, time.Duration(n.r.Int64N(int64(n.w.plan.pace))))
 	for ctx.Err() == nil {
 		l := n.start(ctx)
 		if l == nil {
@@ -230,7 +231,7 @@ func (l *life) open(ctx context.Context) error {
 	l.line.managers, l.hangUp = meta, hangUp
 	cfg := l.n.w.plan.config
 	cfg.WAL, cfg.WALDir, cfg.WALFS = l.n.wal, "/wal", l.n.disk
-	cfg.Jitter = l.jitter()
+	cfg.Jitter = l.jitter
 	if s, ok := meta.(*metadata.Store); ok {
 		cfg.Settled = s.Settled
 	}
@@ -238,15 +239,9 @@ func (l *life) open(ctx context.Context) error {
 	return err
 }
 
-// jitter returns numbers that the seed decides.
-func (l *life) jitter() func() float64 {
-	var mu sync.Mutex
-	r := rand.New(rand.NewPCG(l.n.w.seed, uint64(l.n.id)<<40|uint64(l.number)<<8|0xff))
-	return func() float64 {
-		mu.Lock()
-		defer mu.Unlock()
-		return r.Float64()
-	}
+// jitter returns numbers that seed and moment decide, whoever asks first.
+func (l *life) jitter() float64 {
+	return rand.New(rand.NewPCG(l.n.w.seed, uint64(time.Now().UnixNano()))).Float64()
 }
 
 func (l *life) log(format string, args ...any) { l.n.w.trace.add(l.name, format, args...) }

@@ -160,13 +160,6 @@ func (s *stream) read(from int64, batches []streamstore.RecordBatch) error {
 	return nil
 }
 
-// start returns where the stream starts, or started once.
-func (s *stream) start() int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.first
-}
-
 // mayStartAbove tells whether somebody asked to trim beyond offset.
 func (s *stream) mayStartAbove(offset int64) bool {
 	s.mu.Lock()
@@ -184,7 +177,6 @@ func (s *stream) whole(start, end int64) error {
 	if start < s.trimmed || start > s.trimming {
 		return fmt.Errorf("stream %d starts at %d, trimmed to %d, tried up to %d", s.id, start, s.trimmed, s.trimming)
 	}
-	s.first = start
 	return nil
 }
 

@@ -251,6 +251,21 @@ func (l *line) ForgetObjects(ctx context.Context, node streamstore.Node, ids []s
 	return l.call(ctx, "forget objects", func() error { return l.managers.ForgetObjects(ctx, node, ids) })
 }
 
+func (l *line) Objects(ctx context.Context, after streamstore.ObjectID, limit int) (found []streamstore.KnownObject, err error) {
+	err = l.call(ctx, "objects", func() error { found, err = l.managers.Objects(ctx, after, limit); return err })
+	return found, err
+}
+
+func (l *line) FindObjects(ctx context.Context, ids []streamstore.ObjectID) (found []streamstore.KnownObject, err error) {
+	err = l.call(ctx, "find objects", func() error { found, err = l.managers.FindObjects(ctx, ids); return err })
+	return found, err
+}
+
+func (l *line) ClaimSweep(ctx context.Context, node streamstore.Node, ttl time.Duration) (claim streamstore.SweepClaim, err error) {
+	err = l.call(ctx, "claim sweep", func() error { claim, err = l.managers.ClaimSweep(ctx, node, ttl); return err })
+	return claim, err
+}
+
 // wait returns after d, or with the cause when ctx ends.
 func wait(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)

@@ -49,7 +49,7 @@ func newPlan(seed uint64, r *rand.Rand) plan {
 		think:   60 * time.Millisecond,
 		pace:    pick(r, 50*time.Millisecond, 500*time.Millisecond),
 		payload: pick(r, 50, 3_000, 20_000),
-		latency: pick(r, 0, 5*time.Millisecond, 100*time.Millisecond),
+		latency: pick(r, 100*time.Microsecond, 5*time.Millisecond, 100*time.Millisecond),
 		away:    pick(r, 0, 0.02, 0.1),
 		lost:    pick(r, 0, 0.02, 0.1),
 		faults: objectstore.Faults{
@@ -66,6 +66,10 @@ func newPlan(seed uint64, r *rand.Rand) plan {
 		p.think *= 2
 	}
 	p.chaos, p.life, p.down, p.think, p.pace = p.chaos*slower, p.life*slower, p.down*slower, p.think*slower, p.pace*slower
+	// No two intervals are the same, so that what they start has an order.
+	about := func(paces ...time.Duration) time.Duration {
+		return pick(r, paces...)*p.pace + time.Duration(r.Int64N(int64(p.pace)/10))
+	}
 	upload := pick[int64](r, 4<<10, 32<<10, 256<<10)
 	p.config = streamstore.Config{
 		WALBytes:           pick[int64](r, 1, 4<<10, 64<<10, 1<<20),
@@ -74,25 +78,27 @@ func newPlan(seed uint64, r *rand.Rand) plan {
 		WALUnflushedBytes:  pick[int64](r, 1, 32<<10, 1<<20),
 		UploadBytes:        upload,
 		LogCacheBytes:      upload * pick[int64](r, 2, 3, 8),
-		UploadInterval:     pick[time.Duration](r, 1, 10, 100) * p.pace,
+		UploadInterval:     about(1, 10, 100),
 		UploadInflight:     pick(r, 1, 3),
 		SplitBytes:         pick[int64](r, 1, 8<<10, 1<<20),
 		BlockBytes:         pick(r, 1, 2<<10, 64<<10),
 		BlockCacheBytes:    pick[int64](r, 1, 16<<10, 1<<20),
 		IndexCacheBytes:    pick[int64](r, 1, 1<<10, 64<<10),
 		ReadAheadBytes:     pick[int64](r, 1, 8<<10, 1<<20),
-		CleanInterval:      pick[time.Duration](r, 3, 30) * p.pace,
-		CompactionInterval: pick[time.Duration](r, 2, 10, 50) * p.pace,
+		CleanInterval:      about(3, 30),
+		CompactionInterval: about(2, 10, 50),
 		CompactionBytes:    pick[int64](r, 64<<10, 1<<20),
 		CompactionObjects:  pick(r, 2, 10, 500),
 		CompactionRate:     pick[int64](r, 64<<10, 1<<30),
-		ForceSplit:         pick[time.Duration](r, 10, 200) * p.pace,
-		CleanupInterval:    pick[time.Duration](r, 3, 30) * p.pace,
+		ForceSplit:         about(10, 200),
+		CleanupInterval:    about(3, 30),
 		CleanupBytes:       pick[int64](r, 1, 8<<10),
-		MinorInterval:      pick[time.Duration](r, 3, 30) * p.pace,
+		MinorInterval:      about(3, 30),
 		MinorBytes:         pick[int64](r, 2<<10, 32<<10),
-		MajorInterval:      pick[time.Duration](r, 4, 40) * p.pace,
+		MajorInterval:      about(4, 40),
 		MajorBytes:         pick[int64](r, 32<<10, 4<<20),
+		SweepInterval:      about(10, 100),
+		SweepGrace:         pick(r, time.Nanosecond, time.Minute),
 		DeleteGrace:        pick(r, 30*time.Second, 5*time.Minute),
 	}
 	return p
