@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/tabletopic/tabletopic/internal/invariant"
@@ -32,13 +34,12 @@ func (s *Store) PrepareObjects(ctx context.Context, node streamstore.Node, n int
 		r := t.streams()
 		defer r.close()
 		expires := s.now().Add(ttl).UnixMilli()
+		var prepared []any
 		for ; id < int64(first)+int64(n); id++ {
-			if _, err := r.exec(`INSERT INTO object (id, kind, size, state, node, since, committed, refs) VALUES ($1, 0, 0, $2, $3, $4, 0, 0)`,
-				id, objectPrepared, node.ID, expires); err != nil {
-				return err
-			}
+			prepared = append(prepared, id, objectPrepared, node.ID, expires)
 		}
-		return nil
+		return r.batch(`WITH prepared (id, state, node, since) AS (VALUES %s)
+			INSERT INTO object (id, kind, size, state, node, since, committed, refs) SELECT id, 0, 0, state, node, since, 0, 0 FROM prepared`, 4, prepared)
 	})
 	return first, err
 }
@@ -58,10 +59,8 @@ func (s *Store) CommitUpload(ctx context.Context, node streamstore.Node, u strea
 		if err != nil || repeat {
 			return err
 		}
-		for _, o := range uploaded {
-			if err := r.commitObject(node, o); err != nil {
-				return err
-			}
+		if err := r.commitObjects(node, uploaded); err != nil {
+			return err
 		}
 		if err := t.moveWALMark(node.ID, u.WALEpoch, u.WALMark); err != nil {
 			return err
@@ -156,18 +155,54 @@ func (r *streams) isRepeat(node streamstore.Node, uploaded []uploadedObject) (bo
 	return repeats > 0, nil
 }
 
-// commitObject moves the streams' ends over the object's ranges and indexes them.
-func (r *streams) commitObject(node streamstore.Node, o uploadedObject) error {
-	refs := 0
-	for _, rng := range o.ranges {
-		indexed, err := r.advance(node, rng, o.ID)
-		if err != nil {
-			return fmt.Errorf("object %d: %w", o.ID, err)
-		}
-		if indexed {
-			refs++
+// commitObjects moves the streams' ends over the objects' ranges and indexes them.
+func (r *streams) commitObjects(node streamstore.Node, uploaded []uploadedObject) error {
+	var ids []streamstore.StreamID
+	for _, o := range uploaded {
+		for _, rng := range o.ranges {
+			ids = append(ids, rng.Stream)
 		}
 	}
+	rows, err := r.readAll(ids)
+	if err != nil {
+		return err
+	}
+	moved := make(map[streamstore.StreamID]bool, len(ids))
+	var index []any
+	for _, o := range uploaded {
+		refs := 0
+		for _, rng := range o.ranges {
+			row, ok := rows[rng.Stream]
+			if !ok {
+				continue // deleted meanwhile
+			}
+			if err := row.checkUpload(node, rng); err != nil {
+				return fmt.Errorf("object %d: %w", o.ID, err)
+			}
+			row.End = rng.End
+			rows[row.ID], moved[row.ID] = row, true
+			if rng.End > row.Start { // else it was trimmed meanwhile
+				index = append(index, row.ID, rng.Start, rng.End, o.ID)
+				refs++
+			}
+		}
+		if err := r.commitObject(o, refs); err != nil {
+			return err
+		}
+	}
+	ends := make([]any, 0, 2*len(moved))
+	for _, id := range slices.Sorted(maps.Keys(moved)) {
+		ends = append(ends, id, rows[id].End)
+	}
+	if err := r.batch(`WITH moved (id, end_offset) AS (VALUES %s)
+		UPDATE stream SET end_offset = moved.end_offset FROM moved WHERE stream.id = moved.id`, 2, ends); err != nil {
+		return err
+	}
+	return r.batch(`INSERT INTO object_range (stream, start_offset, end_offset, object) VALUES %s`, 4, index)
+}
+
+// commitObject records an object as committed, or as destroyed when no range of it is indexed.
+func (r *streams) commitObject(o uploadedObject, refs int) error {
 	now := r.t.s.now().UnixMilli()
 	state := objectCommitted
 	if refs == 0 {
@@ -184,31 +219,17 @@ func (r *streams) commitObject(node streamstore.Node, o uploadedObject) error {
 	return err
 }
 
-// advance moves a stream's end from the range's start to its end. A deleted stream's range
-// is dropped; a range below the stream's start moves the end but is not indexed.
-func (r *streams) advance(node streamstore.Node, rng streamstore.StreamRange, object streamstore.ObjectID) (indexed bool, err error) {
-	row, err := r.read(rng.Stream)
-	if errors.Is(err, streamstore.ErrStreamNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
+// checkUpload refuses a range that does not continue the stream, in the epoch in which node
+// has it open.
+func (row streamRow) checkUpload(node streamstore.Node, rng streamstore.StreamRange) error {
 	if mine := row.Open && row.Node == node.ID && row.Epoch == rng.Epoch; !mine && !invariant.Off("metadata-commit-epoch") {
-		return false, fmt.Errorf("stream %d has epoch %d of node %d (open: %t), the upload has epoch %d of node %d: %w",
+		return fmt.Errorf("stream %d has epoch %d of node %d (open: %t), the upload has epoch %d of node %d: %w",
 			row.ID, row.Epoch, row.Node, row.Open, rng.Epoch, node.ID, streamstore.ErrConflict)
 	}
 	if row.End != rng.Start && !invariant.Off("metadata-commit-end") {
-		return false, fmt.Errorf("stream %d ends at %d, the upload starts at %d: %w", row.ID, row.End, rng.Start, streamstore.ErrConflict)
+		return fmt.Errorf("stream %d ends at %d, the upload starts at %d: %w", row.ID, row.End, rng.Start, streamstore.ErrConflict)
 	}
-	if err := r.change(`UPDATE stream SET end_offset = $1 WHERE id = $2`, rng.End, row.ID); err != nil {
-		return false, err
-	}
-	if rng.End <= row.Start {
-		return false, nil
-	}
-	_, err = r.exec(`INSERT INTO object_range (stream, start_offset, end_offset, object) VALUES ($1, $2, $3, $4)`, row.ID, rng.Start, rng.End, object)
-	return err == nil, err
+	return nil
 }
 
 // dropRanges takes the ranges of a stream that end at or below start out of the index.

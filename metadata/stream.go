@@ -116,29 +116,27 @@ func (t *tx) createStreams(n int, owner streamstore.Node) (streamstore.StreamID,
 	}
 	r := t.streams()
 	defer r.close()
+	var made, owned []any
 	for id := first; id < first+int64(n); id++ {
-		if _, err := r.exec(`INSERT INTO stream (id, epoch, start_offset, end_offset, node, node_epoch, is_open) VALUES ($1, 0, 0, 0, $2, $3, $4)`,
-			id, owner.ID, owner.Epoch, flag(owner.Epoch != 0)); err != nil {
-			return 0, err
-		}
-		if owner.Epoch == 0 {
-			continue
-		}
-		if err := r.putRange(streamRow{StreamState: streamstore.StreamState{ID: streamstore.StreamID(id), Node: owner.ID}}); err != nil {
-			return 0, err
+		made = append(made, id, owner.ID, owner.Epoch, flag(owner.Epoch != 0))
+		if owner.Epoch != 0 {
+			owned = append(owned, id, 0, 0, owner.ID)
 		}
 	}
-	return streamstore.StreamID(first), nil
+	err = r.batch(`WITH made (id, node, node_epoch, is_open) AS (VALUES %s)
+		INSERT INTO stream (id, epoch, start_offset, end_offset, node, node_epoch, is_open) SELECT id, 0, 0, 0, node, node_epoch, is_open FROM made`, 4, made)
+	if err != nil {
+		return 0, err
+	}
+	return streamstore.StreamID(first), r.batch(putRanges, 4, owned)
 }
 
-// putRange says that the stream's owner writes it from its end on. An epoch in which nothing
-// was written leaves no row.
-func (r *streams) putRange(row streamRow) error {
-	_, err := r.exec(`INSERT INTO stream_range (stream, start_offset, epoch, node) VALUES ($1, $2, $3, $4)
-		ON CONFLICT (stream, start_offset) DO UPDATE SET epoch = excluded.epoch, node = excluded.node`,
-		row.ID, row.End, row.Epoch, row.Node)
-	return err
-}
+// putRanges says who writes streams from an offset on: stream, start_offset, epoch, node. An
+// epoch in which nothing was written leaves no row. (WHERE keeps SQLite from reading ON
+// CONFLICT as the condition of a join.)
+const putRanges = `WITH put (stream, start_offset, epoch, node) AS (VALUES %s)
+	INSERT INTO stream_range (stream, start_offset, epoch, node) SELECT stream, start_offset, epoch, node FROM put WHERE true
+	ON CONFLICT (stream, start_offset) DO UPDATE SET epoch = excluded.epoch, node = excluded.node`
 
 // OpenStreams gives the streams to node, all or none.
 func (s *Store) OpenStreams(ctx context.Context, node streamstore.Node, open []streamstore.OpenRequest) ([]streamstore.StreamState, error) {
@@ -149,12 +147,30 @@ func (s *Store) OpenStreams(ctx context.Context, node streamstore.Node, open []s
 	err := s.updateDurablyAs(ctx, node, "open streams", func(t *tx) error {
 		r := t.streams()
 		defer r.close()
+		rows, err := r.readAll(idsOf(open))
+		if err != nil {
+			return err
+		}
+		var opened, written []any
 		for _, o := range open {
-			row, err := r.open(node, o)
+			row, repeat, err := openRow(rows, node, o)
 			if err != nil {
 				return err
 			}
+			rows[o.ID] = row
 			states = append(states, row.StreamState)
+			if !repeat {
+				opened = append(opened, row.ID, row.Epoch, row.Node, row.nodeEpoch)
+				written = append(written, row.ID, row.End, row.Epoch, row.Node)
+			}
+		}
+		if err := r.batch(`WITH opened (id, epoch, node, node_epoch) AS (VALUES %s)
+			UPDATE stream SET epoch = opened.epoch, node = opened.node, node_epoch = opened.node_epoch, is_open = 1
+			FROM opened WHERE stream.id = opened.id`, 4, opened); err != nil {
+			return err
+		}
+		if err := r.batch(putRanges, 4, written); err != nil {
+			return err
 		}
 		return t.change(ChangeStream, open[0].ID)
 	})
@@ -164,27 +180,32 @@ func (s *Store) OpenStreams(ctx context.Context, node streamstore.Node, open []s
 	return states, nil
 }
 
-func (r *streams) open(node streamstore.Node, o streamstore.OpenRequest) (streamRow, error) {
-	row, err := r.read(o.ID)
-	if err != nil {
-		return row, err
+func idsOf(list []streamstore.OpenRequest) []streamstore.StreamID {
+	ids := make([]streamstore.StreamID, len(list))
+	for i, o := range list {
+		ids[i] = o.ID
 	}
-	repeat := row.Open && row.Epoch == o.Epoch && row.Node == node.ID && row.nodeEpoch == node.Epoch
-	if repeat {
-		return row, nil
+	return ids
+}
+
+// openRow returns the row of a stream as it is when node has opened it; repeat if it has
+// already.
+func openRow(rows map[streamstore.StreamID]streamRow, node streamstore.Node, o streamstore.OpenRequest) (row streamRow, repeat bool, err error) {
+	row, ok := rows[o.ID]
+	if !ok {
+		return row, false, fmt.Errorf("stream %d: %w", o.ID, streamstore.ErrStreamNotExist)
+	}
+	if row.Open && row.Epoch == o.Epoch && row.Node == node.ID && row.nodeEpoch == node.Epoch {
+		return row, true, nil
 	}
 	if row.Open && row.Node != node.ID && !invariant.Off("metadata-open-owner") {
-		return row, fmt.Errorf("stream %d is open by node %d, asked by node %d: %w", o.ID, row.Node, node.ID, streamstore.ErrConflict)
+		return row, false, fmt.Errorf("stream %d is open by node %d, asked by node %d: %w", o.ID, row.Node, node.ID, streamstore.ErrConflict)
 	}
 	if o.Epoch <= row.Epoch && !invariant.Off("metadata-open-epoch") {
-		return row, fmt.Errorf("stream %d has epoch %d, asked %d: %w", o.ID, row.Epoch, o.Epoch, streamstore.ErrStreamFenced)
+		return row, false, fmt.Errorf("stream %d has epoch %d, asked %d: %w", o.ID, row.Epoch, o.Epoch, streamstore.ErrStreamFenced)
 	}
 	row.Epoch, row.Node, row.nodeEpoch, row.Open = o.Epoch, node.ID, node.Epoch, true
-	if err := r.change(`UPDATE stream SET epoch = $1, node = $2, node_epoch = $3, is_open = 1 WHERE id = $4`,
-		row.Epoch, row.Node, row.nodeEpoch, row.ID); err != nil {
-		return row, err
-	}
-	return row, r.putRange(row)
+	return row, false, nil
 }
 
 // Streams returns the current state of the streams that node id has open, by id.
@@ -248,11 +269,16 @@ func (r *streams) owned(node streamstore.Node, o streamstore.OpenRequest) (strea
 	if err != nil {
 		return row, err
 	}
+	return row, row.check(node, o)
+}
+
+// check refuses a stream that node does not have open with that epoch.
+func (row streamRow) check(node streamstore.Node, o streamstore.OpenRequest) error {
 	if mine := row.Open && row.Epoch == o.Epoch && row.Node == node.ID; !mine && !invariant.Off("metadata-stream-owner") {
-		return row, fmt.Errorf("stream %d has epoch %d of node %d (open: %t), asked epoch %d of node %d: %w",
+		return fmt.Errorf("stream %d has epoch %d of node %d (open: %t), asked epoch %d of node %d: %w",
 			o.ID, row.Epoch, row.Node, row.Open, o.Epoch, node.ID, streamstore.ErrStreamFenced)
 	}
-	return row, nil
+	return nil
 }
 
 // CloseStreams releases streams whose data up to the end offset is committed. A stream that
@@ -264,20 +290,25 @@ func (s *Store) CloseStreams(ctx context.Context, node streamstore.Node, close [
 	return s.updateAs(ctx, node, "close streams", func(t *tx) error {
 		r := t.streams()
 		defer r.close()
+		rows, err := r.readAll(idsOf(close))
+		if err != nil {
+			return err
+		}
+		var closed []any
 		for _, o := range close {
-			row, err := r.read(o.ID)
-			if errors.Is(err, streamstore.ErrStreamNotExist) || (err == nil && !row.Open && row.Epoch == o.Epoch) {
+			row, ok := rows[o.ID]
+			if !ok || !row.Open && row.Epoch == o.Epoch {
 				continue
 			}
-			if err != nil {
+			if err := row.check(node, o); err != nil {
 				return err
 			}
-			if _, err := r.owned(node, o); err != nil {
-				return err
-			}
-			if err := r.change(`UPDATE stream SET is_open = 0 WHERE id = $1`, o.ID); err != nil {
-				return err
-			}
+			closed = append(closed, o.ID)
+			row.Open = false
+			rows[o.ID] = row
+		}
+		if err := r.batch(`WITH closed (id) AS (VALUES %s) UPDATE stream SET is_open = 0 WHERE id IN (SELECT id FROM closed)`, 1, closed); err != nil {
+			return err
 		}
 		return t.change(ChangeStream, close[0].ID)
 	})
