@@ -45,6 +45,21 @@ func (s *Store) DeleteCatalog(ctx context.Context, name string) error {
 	})
 }
 
+// Catalog returns the catalog of a name, or ErrCatalogNotExist.
+func (s *Store) Catalog(ctx context.Context, name string) (CatalogEntry, error) {
+	c := CatalogEntry{Name: name}
+	var changed int64
+	err := s.readers.QueryRowContext(ctx, `SELECT kind, config, changed FROM catalog_entry WHERE name = $1`, name).Scan(&c.Kind, &c.Config, &changed)
+	if errors.Is(err, sql.ErrNoRows) {
+		return CatalogEntry{}, ErrCatalogNotExist
+	}
+	if err != nil {
+		return CatalogEntry{}, fmt.Errorf("read catalog %s: %w", name, err)
+	}
+	c.Changed = time.UnixMilli(changed)
+	return c, nil
+}
+
 // Catalogs returns all catalogs by name.
 func (s *Store) Catalogs(ctx context.Context) ([]CatalogEntry, error) {
 	var all []CatalogEntry

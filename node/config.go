@@ -50,6 +50,8 @@ type Config struct {
 	CatalogToken      string
 	CatalogCredential string
 	CatalogScope      string
+	SecretsKey        string
+	SecretsKeyFile    string
 
 	RESTClients     string
 	RESTLocations   string
@@ -110,6 +112,8 @@ func (c *Config) Fields() []Field {
 		{"catalog-token", &c.CatalogToken, "bearer token for the external catalog"},
 		{"catalog-credential", &c.CatalogCredential, "OAuth2 CLIENT_ID:CLIENT_SECRET for the external catalog"},
 		{"catalog-scope", &c.CatalogScope, "OAuth2 scope for the external catalog"},
+		{"secrets-key-file", &c.SecretsKeyFile, "file with the key that secrets of registered catalogs are encrypted with, base64 of 32 bytes; the same on all nodes"},
+		{"secrets-key", &c.SecretsKey, "that key itself; better as an environment variable"},
 		{"rest-catalog-clients", &c.RESTClients, "file of the clients that may use the built-in Iceberg REST catalog, by OAuth2; `tabletopic catalog-client add` makes it; everybody may if empty"},
 		{"rest-catalog-locations", &c.RESTLocations, "locations besides the warehouse, separated by commas, below which clients of the built-in Iceberg REST catalog may place and register tables"},
 		{"rest-catalog-credentials", &c.RESTCredentials, "keys for the files of a table, for clients that ask: none, own (this server's, for all of the store) or the ARN of a role that AWS STS limits to the table; own and a role only with rest-catalog-clients"},
@@ -163,6 +167,7 @@ func (c *Config) complete() error {
 		check(c.RESTCredentials == "none" || strings.HasPrefix(c.Warehouse, "s3://"), "rest-catalog-credentials %s: the warehouse %s is not on S3", c.RESTCredentials, c.Warehouse),
 		check(c.RESTCacheBytes >= 0, "rest-catalog-cache-bytes: want 0 or more"),
 		check(c.CatalogURI != "" || c.CatalogWarehouse+c.CatalogToken+c.CatalogCredential+c.CatalogScope == "", "catalog-warehouse, -token, -credential and -scope go with catalog-uri"),
+		check(c.SecretsKey == "" || c.SecretsKeyFile == "", "secrets-key and secrets-key-file: want one of them"),
 	)
 }
 

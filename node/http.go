@@ -23,6 +23,7 @@ func (n *Node) serveHTTP(registry *schemaregistry.Registry) {
 	mux.HandleFunc("/healthz", n.health)
 	mux.HandleFunc("/readyz", n.health)
 	n.handleAPI(mux)
+	n.handleCatalogs(mux)
 	n.handleNodes(mux)
 	n.http = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
 	done := make(chan struct{})

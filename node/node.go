@@ -23,6 +23,7 @@ import (
 	"github.com/tabletopic/tabletopic/broker"
 	"github.com/tabletopic/tabletopic/broker/group"
 	"github.com/tabletopic/tabletopic/catalog"
+	"github.com/tabletopic/tabletopic/catalog/named"
 	"github.com/tabletopic/tabletopic/catalog/rest"
 	"github.com/tabletopic/tabletopic/catalog/server"
 	"github.com/tabletopic/tabletopic/catalog/sql"
@@ -53,6 +54,7 @@ type Node struct {
 	builtin      *sql.Catalog
 	restCatalog  server.Config
 	external     catalog.Catalog // nil if there is none
+	catalogs     *named.Catalogs
 	workers      *worker.Manager
 	coordinators *coordinator.Manager
 	broker       *broker.Broker
@@ -120,6 +122,9 @@ func (n *Node) open(ctx context.Context) error {
 		return err
 	}
 	if err := n.openExternal(ctx); err != nil {
+		return err
+	}
+	if err := n.openCatalogs(meta); err != nil {
 		return err
 	}
 	registry := schemaregistry.New(meta, schemaregistry.Config{}, n.log)
@@ -252,17 +257,6 @@ func (n *Node) openExternal(ctx context.Context) error {
 // catalogPatience is how long a start waits for an external catalog: records are taken
 // without it.
 const catalogPatience = 5 * time.Second
-
-// catalog implements coordinator.Catalogs.
-func (n *Node) catalog(name string) (catalog.Catalog, error) {
-	switch {
-	case name == "" && n.external != nil:
-		return n.external, nil
-	case name == "":
-		return n.builtin, nil
-	}
-	return nil, fmt.Errorf("catalog %q does not exist: leave table.topic.catalog empty for the catalog of this server", name)
-}
 
 // checkTable refuses table settings that this node cannot serve: a catalog that does not
 // exist, and a table that another topic has.
