@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// coldBytes is how much of a partition one of these reads brings into memory ; the
+	// coldBytes is how much of a partition one of these reads brings into memory; the
 	// stream store reads ahead of a consumer that goes on.
 	coldBytes = 1 << 20
 	// maxColdReads bounds the partitions that one connection reads from objects at a time.

@@ -368,30 +368,68 @@ func (d *Dir) Get(ctx context.Context, key string, off, n int64) ([]byte, error)
 }
 
 func (d *Dir) read(path string, off, n int64) ([]byte, error) {
-	f, err := d.fs.Open(path)
-	if absent(err) {
-		return nil, ErrNotFound
-	}
+	f, size, err := d.open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if st.IsDir() {
-		return nil, ErrNotFound
-	}
-	from, to := span(st.Size(), off, n)
+	from, to := span(size, off, n)
 	data := make([]byte, to-from)
-	if len(data) == 0 {
-		return data, nil
+	return data, readAt(f, from, data)
+}
+
+// getInto is GetInto.
+func (d *Dir) getInto(ctx context.Context, key string, off int64, bufs [][]byte) error {
+	path, err := d.path(key)
+	if err == nil {
+		err = ctx.Err()
 	}
-	if k, err := f.ReadAt(data, from); k < len(data) {
-		return nil, fmt.Errorf("%d of %d bytes: %w", k, len(data), errors.Join(err, io.ErrUnexpectedEOF))
+	if err != nil {
+		return err
 	}
-	return data, nil
+	f, size, err := d.open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if off+bodySize(bufs) > size {
+		return ErrShort
+	}
+	return readAt(f, off, bufs...)
+}
+
+// open opens an object and returns its size.
+func (d *Dir) open(path string) (f vfs.File, size int64, err error) {
+	f, err = d.fs.Open(path)
+	if absent(err) {
+		return nil, 0, ErrNotFound
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	st, err := f.Stat()
+	if err == nil && st.IsDir() {
+		err = ErrNotFound
+	}
+	if err != nil {
+		f.Close()
+		return nil, 0, err
+	}
+	return f, st.Size(), nil
+}
+
+// readAt fills bufs.
+func readAt(f vfs.File, off int64, bufs ...[]byte) error {
+	for _, buf := range bufs {
+		if len(buf) == 0 {
+			continue
+		}
+		if k, err := f.ReadAt(buf, off); k < len(buf) {
+			return fmt.Errorf("%d of %d bytes: %w", k, len(buf), errors.Join(err, io.ErrUnexpectedEOF))
+		}
+		off += int64(len(buf))
+	}
+	return nil
 }
 
 // Delete implements Bucket. Directories that it empties are removed too.

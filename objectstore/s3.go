@@ -226,6 +226,56 @@ func (s *S3) Get(ctx context.Context, key string, off, n int64) ([]byte, error) 
 }
 
 func (s *S3) get(a *attempt, key string, off, n int64) ([]byte, error) {
+	body, size, err := s.open(a, key, off, n)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	data := make([]byte, size)
+	return data, readBody(a, body, data)
+}
+
+// getInto is GetInto.
+func (s *S3) getInto(ctx context.Context, key string, off int64, bufs [][]byte) error {
+	n := bodySize(bufs)
+	err := s.try(ctx, OpGet, key, func(a *attempt) error {
+		body, size, err := s.open(a, key, off, n)
+		if err != nil {
+			return err
+		}
+		defer body.Close()
+		if size < n {
+			return permanent(ErrShort)
+		}
+		return readBody(a, body, bufs...)
+	})
+	if status(err) == http.StatusRequestedRangeNotSatisfiable {
+		return ErrShort
+	}
+	if errors.Is(err, ErrShort) {
+		return err
+	}
+	if err != nil {
+		return s.explain(err)
+	}
+	return nil
+}
+
+// readBody fills bufs.
+func readBody(a *attempt, body io.Reader, bufs ...[]byte) error {
+	done := 0
+	for _, buf := range bufs {
+		k, err := io.ReadFull(a.receive(body), buf)
+		done += k
+		if err != nil {
+			return fmt.Errorf("answer broke off after %d of %d bytes: %w", done, bodySize(bufs), err)
+		}
+	}
+	return nil
+}
+
+// open begins to get a part of an object, of so many bytes.
+func (s *S3) open(a *attempt, key string, off, n int64) (body io.ReadCloser, size int64, err error) {
 	var span *string
 	switch {
 	case off < 0:
@@ -237,19 +287,14 @@ func (s *S3) get(a *attempt, key string, off, n int64) ([]byte, error) {
 	}
 	out, err := s.client.GetObject(a.ctx, &s3.GetObjectInput{Bucket: &s.cfg.Bucket, Key: &key, Range: span})
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	defer out.Body.Close()
-	size := aws.ToInt64(out.ContentLength)
+	size = aws.ToInt64(out.ContentLength)
 	if span != nil && out.ContentRange == nil && size > 0 {
-		return nil, permanent(errors.New("the store ignores ranges of GET requests"))
+		out.Body.Close()
+		return nil, 0, permanent(errors.New("the store ignores ranges of GET requests"))
 	}
-	data := make([]byte, size)
-	k, err := io.ReadFull(a.receive(out.Body), data)
-	if err != nil {
-		return nil, fmt.Errorf("answer broke off after %d of %d bytes: %w", k, size, err)
-	}
-	return data, nil
+	return out.Body, size, nil
 }
 
 // List implements Bucket.

@@ -78,8 +78,9 @@ func BenchmarkTailRead(b *testing.B) {
 	}
 }
 
-// BenchmarkColdRead reads a stream of 64 MiB in objects from start to end.
-func BenchmarkColdRead(b *testing.B) {
+// BenchmarkColdReadMemory reads a stream of 64 MiB from start to end, out of objects in memory:
+// what reading costs without a server.
+func BenchmarkColdReadMemory(b *testing.B) {
 	e := newEnv(b)
 	s := e.open(Config{WALLinger: time.Millisecond, CleanInterval: -1, BlockCacheBytes: 32 << 20})
 	st := e.create(s, 1, 1)[0]

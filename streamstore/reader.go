@@ -1,7 +1,6 @@
 package streamstore
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -98,6 +97,7 @@ type blockLoad struct {
 	entry   indexEntry
 	session *session // whom it is read ahead for; nil if a fetch waits for it
 	request *request
+	data    []byte // of the request that is on its way
 	done    chan struct{}
 	batches []RecordBatch // after done
 	err     error         // after done
@@ -578,29 +578,33 @@ func (r *reader) run(q *request) {
 		defer r.mu.Unlock()
 		r.lane.done(q)
 	}()
+	var bufs [][]byte // a block each, so that it is freed alone; some are of what lies between
+	at := q.from
+	for _, l := range q.blocks {
+		if gap := l.entry.Position - at; gap > 0 {
+			bufs = append(bufs, make([]byte, gap))
+		}
+		l.data = make([]byte, l.entry.Size)
+		bufs = append(bufs, l.data)
+		at = l.entry.Position + int64(l.entry.Size)
+	}
 	key := ObjectKey(q.object)
-	data, err := r.bucket.Get(r.readCtx, key, q.from, q.to-q.from)
-	if err == nil && int64(len(data)) != q.to-q.from {
-		err = corrupt("%d bytes, want %d", len(data), q.to-q.from)
+	err := objectstore.GetInto(r.readCtx, r.bucket, key, q.from, bufs...)
+	if errors.Is(err, objectstore.ErrShort) {
+		err = corrupt("%v", err)
 	}
 	if err != nil {
 		err = fmt.Errorf("read %s at %d: %w", key, q.from, err)
 	}
 	for _, l := range q.blocks {
 		var batches []RecordBatch
-		if err := err; err == nil {
-			at := l.entry.Position - q.from
-			part := data[at : at+int64(l.entry.Size) : at+int64(l.entry.Size)]
-			if len(part) < len(data) {
-				part = bytes.Clone(part) // so that each block is freed alone
-			}
-			if batches, err = checkBlock(part, l.entry); err != nil {
+		err := err
+		if err == nil {
+			if batches, err = checkBlock(l.data, l.entry); err != nil {
 				err = fmt.Errorf("block of %s at %d: %w", key, l.entry.Position, err)
 			}
-			r.endBlock(l, batches, err)
-			continue
 		}
-		r.endBlock(l, nil, err)
+		r.endBlock(l, batches, err)
 	}
 }
 

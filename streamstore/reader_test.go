@@ -50,15 +50,6 @@ func quiet() Config {
 	}
 }
 
-// uploadAll leaves what was appended in objects alone.
-func uploadAll(t testing.TB, s *Store) {
-	t.Helper()
-	if err := s.upload.flush(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	s.cache.evict(0)
-}
-
 func fetch(t testing.TB, st *Stream, at int64, maxBytes int) int64 {
 	t.Helper()
 	batches, err := st.Fetch(context.Background(), at, st.ConfirmOffset(), maxBytes)
@@ -96,7 +87,7 @@ func TestMemoryReadsDoNotQueue(t *testing.T) {
 		for _, st := range st {
 			appendAll(t, st, numbered("cold", 10, 1000)...)
 		}
-		uploadAll(t, s)
+		upload(t, s)
 		warm, tail := st[0], st[1]
 		fetch(t, warm, 0, 1)
 		appendAll(t, tail, "tail")
@@ -153,12 +144,12 @@ func TestStreamsOfOneObjectShareARequest(t *testing.T) {
 		s := e.open(cfg)
 		busy := e.create(s, 1, 1)[0]
 		appendAll(t, busy, numbered("busy", 10, 1000)...)
-		uploadAll(t, s)
+		upload(t, s)
 		streams := e.create(s, 20, 1)
 		for i, st := range streams {
 			appendAll(t, st, numbered(fmt.Sprint(i), 20, 1000)...)
 		}
-		uploadAll(t, s)
+		upload(t, s)
 		fetch(t, streams[0], 0, 1) // brings the index
 		o.take(objectstore.OpGet, "")
 
@@ -196,7 +187,7 @@ func TestManyStreamsDoNotStarveAnotherReader(t *testing.T) {
 		streams := e.create(s, 65, 1)
 		for _, st := range streams { // an object of its own each
 			appendAll(t, st, numbered("r", 10, 1000)...)
-			uploadAll(t, s)
+			upload(t, s)
 		}
 		hold := f.Hold(objectstore.Before, isGet)
 		var done []string
@@ -244,7 +235,7 @@ func TestSequentialReaderAsksAhead(t *testing.T) {
 			part := numbered(fmt.Sprint(i), 4, 100)
 			want = append(want, part...)
 			appendAll(t, streams[0], part...)
-			uploadAll(t, s)
+			upload(t, s)
 		}
 		o.take(objectstore.OpGet, "")
 		began := time.Now()
@@ -285,7 +276,7 @@ func TestReadersOfOneStreamKeepTheirPlaces(t *testing.T) {
 	st := e.create(s, 1, 1)[0]
 	for i := range 200 {
 		appendAll(t, st, numbered(fmt.Sprint(i), 10, 1000)...)
-		uploadAll(t, s)
+		upload(t, s)
 	}
 	a, b := int64(0), int64(1500)
 	a, b = fetch(t, st, a, 1), fetch(t, st, b, 1)
@@ -313,7 +304,7 @@ func TestFindsAStreamAmongManySetObjects(t *testing.T) {
 		for _, st := range streams {
 			appendAll(t, st, fmt.Sprint(st.ID(), "-", i))
 		}
-		uploadAll(t, s)
+		upload(t, s)
 	}
 	for _, at := range []int64{0, 77, 199} {
 		o.take(objectstore.OpGet, "")
@@ -339,7 +330,7 @@ func TestUnreadReadAheadBacksOff(t *testing.T) {
 		s := e.open(cfg)
 		st := e.create(s, 1, 1)[0]
 		appendAll(t, st, numbered("r", 1000, 128<<10)...) // 125 MiB in blocks of 3
-		uploadAll(t, s)
+		upload(t, s)
 		at := int64(0)
 		session := func() *session {
 			s.reader.mu.Lock()
@@ -447,7 +438,7 @@ func TestCatchUpKeepsTheBound(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	uploadAll(t, s)
+	upload(t, s)
 	before := int64(heap())
 	g.s = s
 	var wg sync.WaitGroup
@@ -558,7 +549,7 @@ func TestFetchMeetsTrimOfAnotherHandle(t *testing.T) {
 		s, old := e.cold(cfg, numbered("r", 10, 1000))
 		st := e.reopen(s, OpenRequest{old.ID(), 2})[0]
 		appendAll(t, st, "later")
-		uploadAll(t, s)
+		upload(t, s)
 		hold := f.Hold(objectstore.Before, func(op objectstore.Op, key string) bool { return op == objectstore.OpGet })
 		read := make(chan error, 1)
 		go func() { _, err := fetchAll(old, 1<<20); read <- err }()
@@ -602,7 +593,7 @@ func TestLongIndexTakesAnotherTurn(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		uploadAll(t, s)
+		upload(t, s)
 		o.take(objectstore.OpGet, "")
 		f.SetFaults(objectstore.Faults{Latency: time.Second})
 		var wg sync.WaitGroup

@@ -30,6 +30,7 @@ func Run(t *testing.T, open func(t *testing.T) objectstore.Bucket) {
 		{"PutIfAbsentHasOneWinner", putIfAbsentHasOneWinner},
 		{"CreateAfterDelete", createAfterDelete},
 		{"GetRanges", getRanges},
+		{"GetInto", getInto},
 		{"GetOfEmpty", getOfEmpty},
 		{"GetMissing", getMissing},
 		{"GetIsACopy", getIsACopy},
@@ -206,6 +207,46 @@ func getRanges(t *testing.T, b objectstore.Bucket) {
 		} else if string(got) != c.want {
 			t.Errorf("Get(%d, %d) = %q, want %q", c.off, c.n, got, c.want)
 		}
+	}
+}
+
+// GetInto fills the memory of its caller with the parts of a range, or says that there is not so much.
+func getInto(t *testing.T, b objectstore.Bucket) {
+	put(t, b, "k", "0123456789")
+	into := func(off int64, sizes ...int) (parts []string, err error) {
+		bufs := make([][]byte, len(sizes))
+		for i, n := range sizes {
+			bufs[i] = make([]byte, n)
+		}
+		err = objectstore.GetInto(t.Context(), b, "k", off, bufs...)
+		for _, buf := range bufs {
+			parts = append(parts, string(buf))
+		}
+		return parts, err
+	}
+	for _, c := range []struct {
+		off   int64
+		sizes []int
+		want  []string
+	}{
+		{0, []int{10}, []string{"0123456789"}},
+		{2, []int{3, 1, 2}, []string{"234", "5", "67"}},
+		{9, []int{1}, []string{"9"}},
+	} {
+		if got, err := into(c.off, c.sizes...); err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("from %d sizes %v: %q, %v, want %q", c.off, c.sizes, got, err, c.want)
+		}
+	}
+	for _, off := range []int64{5, 10, 20} {
+		if _, err := into(off, 4, 2); !errors.Is(err, objectstore.ErrShort) {
+			t.Errorf("6 bytes from %d on: %v, want %v", off, err, objectstore.ErrShort)
+		}
+	}
+	if err := objectstore.GetInto(t.Context(), b, "missing", 0, make([]byte, 1)); !errors.Is(err, objectstore.ErrNotFound) {
+		t.Errorf("of a missing object: %v", err)
+	}
+	if err := objectstore.GetInto(t.Context(), b, "bad//key", 0, make([]byte, 1)); err == nil || errors.Is(err, objectstore.ErrNotFound) {
+		t.Errorf("of a bad key: %v", err)
 	}
 }
 
