@@ -390,21 +390,21 @@ func reportCPU(b *testing.B, before, after map[string]float64, rows float64) {
 	b.ReportMetric((after[cpu]-before[cpu])*1e6/rows, "server_cpu_s/M")
 }
 
-// reportRequests gives the requests to the object store per GiB that producers sent.
+// reportRequests gives the requests to the object store per GiB that producers sent: all, and
+// by what they are for and kind.
 func reportRequests(b *testing.B, before, after map[string]float64, bytes int64) {
-	const prefix = `tabletopic_objectstore_requests_total{op="`
-	byOp, total := map[string]float64{}, 0.0
+	series := regexp.MustCompile(`^tabletopic_objectstore_requests_total{kind="(\w+)",outcome="\w+",purpose="(\w+)"}$`)
+	by, total := map[string]float64{}, 0.0
 	for name, v := range after {
-		if rest, ok := strings.CutPrefix(name, prefix); ok {
-			op, _, _ := strings.Cut(rest, `"`)
-			byOp[op] += v - before[name]
+		if m := series.FindStringSubmatch(name); m != nil {
+			by[m[2]+"-"+m[1]] += v - before[name]
 			total += v - before[name]
 		}
 	}
 	gib := float64(bytes) / (1 << 30)
-	for op, v := range byOp {
+	for unit, v := range by {
 		if v > 0 {
-			b.ReportMetric(v/gib, op+"s/GiB")
+			b.ReportMetric(v/gib, unit+"/GiB")
 		}
 	}
 	b.ReportMetric(total/gib, "requests/GiB")

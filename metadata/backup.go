@@ -93,6 +93,7 @@ func (s *Store) Backup(ctx context.Context, bucket objectstore.Bucket, cfg Backu
 		s: s, bucket: bucket, cfg: cfg,
 		wake: make(chan struct{}, 1), stopped: make(chan struct{}), superseded: make(chan struct{}), moved: make(chan struct{}),
 	}
+	ctx = objectstore.For(ctx, objectstore.ForMetadata)
 	if err := b.claim(ctx); err != nil {
 		return nil, fmt.Errorf("metadata backup: %w", err)
 	}

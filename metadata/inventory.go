@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tabletopic/tabletopic/internal/invariant"
+	"github.com/tabletopic/tabletopic/objectstore"
 	"github.com/tabletopic/tabletopic/streamstore"
 )
 
@@ -175,7 +176,7 @@ const sweepLease = "orphan-sweep"
 // may be in use.
 func (s *Store) ClaimSweep(ctx context.Context, node streamstore.Node, ttl time.Duration) (claim streamstore.SweepClaim, err error) {
 	if b := s.backup.Load(); b != nil && !invariant.Off("metadata-sweep-generation") {
-		if err := b.newest(ctx); err != nil {
+		if err := b.newest(objectstore.For(ctx, objectstore.ForMetadata)); err != nil {
 			return claim, fmt.Errorf("claim sweep: %w", err)
 		}
 	}

@@ -30,7 +30,7 @@ var ErrDatabaseExists = errors.New("the metadata database exists already")
 // the SQL catalog. Records that were acknowledged after the snapshot are in the WALs, which
 // the nodes recover when they start. A restore that failed may be repeated.
 func Restore(ctx context.Context, url string, bucket objectstore.Bucket, tables []string, log *slog.Logger) (SnapshotInfo, error) {
-	info, err := restore(ctx, url, bucket, tables, log)
+	info, err := restore(objectstore.For(ctx, objectstore.ForMetadata), url, bucket, tables, log)
 	if err != nil {
 		return info, fmt.Errorf("restore metadata: %w", err)
 	}

@@ -38,6 +38,18 @@ type Config struct {
 	CompactionMinor    time.Duration
 	CompactionMajor    time.Duration
 	CompactionMemory   int64
+	CompactionObjects  int
+	CompactionRate     int64
+	CompactionSplit    int64
+	ForceSplit         time.Duration
+	MinorBytes         int64
+	MajorBytes         int64
+	CleanupInterval    time.Duration
+	CleanupBytes       int64
+
+	DeleteGrace   time.Duration
+	SweepInterval time.Duration
+	SweepGrace    time.Duration
 
 	AutoCreateTopics  bool
 	DefaultPartitions int
@@ -75,6 +87,8 @@ func (c *Config) Fields() []Field {
 		WALLinger: 250 * time.Millisecond, WALInflight: 16, WALHedgeMin: 100 * time.Millisecond, WALBytes: 8 << 20, WALUnflushed: 256 << 20,
 		LogCache: 256 << 20, BlockCache: 64 << 20, UploadBytes: 64 << 20, UploadInterval: time.Minute,
 		CompactionInterval: 5 * time.Minute, CompactionMinor: 10 * time.Minute, CompactionMajor: time.Hour, CompactionMemory: 200 << 20,
+		CompactionObjects: 500, CompactionRate: 32 << 20, CompactionSplit: 8 << 20, ForceSplit: 2 * time.Hour, MinorBytes: 8 << 20, MajorBytes: 10 << 30,
+		CleanupInterval: time.Minute, CleanupBytes: 512 << 20, DeleteGrace: 10 * time.Minute, SweepInterval: 24 * time.Hour, SweepGrace: 6 * time.Hour,
 		AutoCreateTopics: true, DefaultPartitions: 1, MaxRequestBytes: 100 << 20, MaxConnections: 10_000,
 		TableMemory: 256 << 20, RESTCredentials: "none", RESTCacheBytes: 64 << 20, ShutdownTimeout: 30 * time.Second,
 	}
@@ -102,6 +116,17 @@ func (c *Config) Fields() []Field {
 		{"compaction-minor-interval", &c.CompactionMinor, "how often small objects of a stream are merged"},
 		{"compaction-major-interval", &c.CompactionMajor, "how often the objects of a stream are linked under one index"},
 		{"compaction-memory-bytes", &c.CompactionMemory, "memory for compaction, in bytes"},
+		{"compaction-objects", &c.CompactionObjects, "most shared uploads that are sorted in one run"},
+		{"compaction-rate-bytes", &c.CompactionRate, "bytes a second that compaction reads; a quarter of that while records wait for uploads or clients for the object store; more if a run would not end before the next"},
+		{"compaction-split-bytes", &c.CompactionSplit, "a stream with this much in an upload or a run gets an object of its own, in bytes"},
+		{"compaction-force-split", &c.ForceSplit, "age at which data leaves shared objects, however little it is"},
+		{"compaction-minor-bytes", &c.MinorBytes, "objects of a stream below this size are merged, in bytes"},
+		{"compaction-major-bytes", &c.MajorBytes, "most data that is linked under one index, in bytes"},
+		{"compaction-cleanup-interval", &c.CleanupInterval, "how often linked objects that were trimmed are let go"},
+		{"compaction-cleanup-bytes", &c.CleanupBytes, "trimmed data that an index must link before it is written anew, in bytes"},
+		{"delete-grace", &c.DeleteGrace, "how long an object that holds nothing any more is kept for readers that know it"},
+		{"orphan-sweep-interval", &c.SweepInterval, "how often one node looks for objects in the store that the metadata does not know, and deletes them; never if negative"},
+		{"orphan-sweep-grace", &c.SweepGrace, "how long such an object is left alone after it was written"},
 		{"auto-create-topics", &c.AutoCreateTopics, "create a topic when a client that allows it asks for one that is missing"},
 		{"default-partitions", &c.DefaultPartitions, "partitions of a topic that is created without a number"},
 		{"max-request-bytes", &c.MaxRequestBytes, "largest Kafka request, in bytes"},
@@ -178,6 +203,10 @@ func (c *Config) positive() error {
 		"block-cache-bytes": c.BlockCache, "upload-bytes": c.UploadBytes, "upload-interval": int64(c.UploadInterval),
 		"compaction-interval": int64(c.CompactionInterval), "compaction-minor-interval": int64(c.CompactionMinor),
 		"compaction-major-interval": int64(c.CompactionMajor), "compaction-memory-bytes": c.CompactionMemory,
+		"compaction-objects": int64(c.CompactionObjects), "compaction-rate-bytes": c.CompactionRate, "compaction-split-bytes": c.CompactionSplit,
+		"compaction-force-split": int64(c.ForceSplit), "compaction-minor-bytes": c.MinorBytes, "compaction-major-bytes": c.MajorBytes,
+		"compaction-cleanup-interval": int64(c.CleanupInterval), "compaction-cleanup-bytes": c.CleanupBytes,
+		"delete-grace": int64(c.DeleteGrace), "orphan-sweep-grace": int64(c.SweepGrace),
 		"default-partitions": int64(c.DefaultPartitions), "max-request-bytes": int64(c.MaxRequestBytes), "max-connections": int64(c.MaxConnections),
 		"table-memory-bytes": c.TableMemory, "shutdown-timeout": int64(c.ShutdownTimeout),
 	} {

@@ -179,16 +179,21 @@ func (n *Node) openBucket(ctx context.Context) (objectstore.Bucket, error) {
 			s3.HTTPClient = objectstore.NewHTTPClient()
 		}
 	}
+	observer := newStoreMetrics(n.metrics)
 	n.locator = objectstore.NewLocator(s3)
+	n.locator.Wrap(func(b objectstore.Bucket) objectstore.Bucket {
+		return objectstore.WithPurpose(objectstore.Observe(b, observer), objectstore.ForTable)
+	})
 	bucket, err := objectstore.Open(ctx, n.cfg.ObjectStore)
 	if err != nil {
 		return nil, fmt.Errorf("object store: %w", err)
 	}
-	if err := n.patient(ctx, "probe of conditional creation", func() error { return objectstore.Probe(ctx, bucket) }); err != nil {
+	bucket = objectstore.Observe(bucket, observer)
+	probe := objectstore.For(ctx, objectstore.ForProbe)
+	if err := n.patient(ctx, "probe of conditional creation", func() error { return objectstore.Probe(probe, bucket) }); err != nil {
 		return nil, fmt.Errorf("object store %s: %w", n.cfg.ObjectStore, err)
 	}
-	bucket = objectstore.Observe(bucket, newStoreMetrics(n.metrics))
-	n.locator.Add(bucket)
+	n.locator.Add(objectstore.WithPurpose(bucket, objectstore.ForTable)) // what is found by its location is a table's
 	return bucket, nil
 }
 
@@ -199,6 +204,9 @@ func (n *Node) openLog(ctx context.Context, bucket objectstore.Bucket, meta *met
 		WAL: streamstore.WALKind(n.cfg.WAL), WALDir: filepath.Join(n.cfg.Data, "wal"), WALBytes: n.cfg.WALBytes, WALLinger: n.cfg.WALLinger,
 		WALIdleLinger: n.cfg.WALIdleLinger, WALInflight: n.cfg.WALInflight, WALHedgeMin: n.cfg.WALHedgeMin,
 		CompactionInterval: n.cfg.CompactionInterval, MinorInterval: n.cfg.CompactionMinor, MajorInterval: n.cfg.CompactionMajor, CompactionBytes: n.cfg.CompactionMemory,
+		CompactionObjects: n.cfg.CompactionObjects, CompactionRate: n.cfg.CompactionRate, SplitBytes: n.cfg.CompactionSplit, ForceSplit: n.cfg.ForceSplit,
+		MinorBytes: n.cfg.MinorBytes, MajorBytes: n.cfg.MajorBytes, CleanupInterval: n.cfg.CleanupInterval, CleanupBytes: n.cfg.CleanupBytes,
+		DeleteGrace: n.cfg.DeleteGrace, SweepInterval: n.cfg.SweepInterval, SweepGrace: n.cfg.SweepGrace,
 		WALUnflushedBytes: n.cfg.WALUnflushed, LogCacheBytes: n.cfg.LogCache, BlockCacheBytes: n.cfg.BlockCache,
 		UploadBytes: n.cfg.UploadBytes, UploadInterval: n.cfg.UploadInterval, Settled: meta.Settled,
 	}, streamstore.NodeID(n.cfg.NodeID), bucket, meta, meta, n.log)
@@ -206,6 +214,7 @@ func (n *Node) openLog(ctx context.Context, bucket objectstore.Bucket, meta *met
 		return fmt.Errorf("stream store: %w", err)
 	}
 	n.onClose("stream store", n.store.Close)
+	n.metrics.MustRegister(n.store.Collectors()...)
 	err = n.patient(ctx, "partitions", func() (err error) {
 		n.set, err = partition.OpenSet(ctx, partition.Config{CheckTable: n.checkTable}, n.store, meta, n.log)
 		return err

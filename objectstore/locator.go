@@ -17,9 +17,11 @@ type Locator struct {
 	s3 S3Config // Bucket is not used
 
 	mu      sync.Mutex
-	roots   []root         // guarded by mu
-	clients map[string]*S3 // guarded by mu; by bucket
-	files   *Dir           // guarded by mu; of the whole file system, nil until needed
+	roots   []root            // guarded by mu
+	clients map[string]Bucket // guarded by mu; by name
+	files   Bucket            // guarded by mu; of the whole file system, nil until needed
+
+	wrap func(Bucket) Bucket
 }
 
 type root struct {
@@ -34,8 +36,12 @@ func NewLocator(cfg S3Config) *Locator {
 	if cfg.HTTPClient == nil {
 		cfg.HTTPClient = NewHTTPClient()
 	}
-	return &Locator{s3: cfg, clients: make(map[string]*S3)}
+	return &Locator{s3: cfg, clients: make(map[string]Bucket), wrap: func(b Bucket) Bucket { return b }}
 }
+
+// Wrap makes l pass the buckets that it opens itself through wrap, to observe them for
+// instance. It must come before the first Resolve.
+func (l *Locator) Wrap(wrap func(Bucket) Bucket) { l.wrap = wrap }
 
 // Add lets b answer for the locations below its own: wrapped stores, Memory and a Dir
 // that is open already are found this way. It takes the place of an earlier one of the same
@@ -78,7 +84,7 @@ func (l *Locator) Resolve(ctx context.Context, location string) (Bucket, string,
 		key = normal[len(best.location):]
 	case strings.HasPrefix(normal, "file:///"):
 		if l.files == nil {
-			l.files = openBeside(vfs.Default, "/")
+			l.files = l.wrap(openBeside(vfs.Default, "/"))
 		}
 		best.bucket, key = l.files, strings.TrimPrefix(normal, "file:///")
 	case strings.HasPrefix(normal, "s3://"):
@@ -97,7 +103,7 @@ func (l *Locator) Resolve(ctx context.Context, location string) (Bucket, string,
 }
 
 // client returns the client of a bucket. The caller holds l.mu.
-func (l *Locator) client(ctx context.Context, bucket string) (*S3, error) {
+func (l *Locator) client(ctx context.Context, bucket string) (Bucket, error) {
 	if c, ok := l.clients[bucket]; ok {
 		return c, nil
 	}
@@ -113,8 +119,8 @@ func (l *Locator) client(ctx context.Context, bucket string) (*S3, error) {
 	if len(l.clients) >= maxClients {
 		clear(l.clients)
 	}
-	l.clients[bucket] = c
-	return c, nil
+	l.clients[bucket] = l.wrap(c)
+	return l.clients[bucket], nil
 }
 
 // normalLocation gives the one spelling of a location that Location has.

@@ -52,6 +52,43 @@ func purposeOf(ctx context.Context) Purpose {
 	return p
 }
 
+// WithPurpose returns b, whose requests are for p if nobody says what they are for.
+func WithPurpose(b Bucket, p Purpose) Bucket { return &purposed{b, p} }
+
+type purposed struct {
+	b Bucket
+	p Purpose
+}
+
+func (w *purposed) context(ctx context.Context) context.Context {
+	if purposeOf(ctx) != "" {
+		return ctx
+	}
+	return For(ctx, w.p)
+}
+
+func (w *purposed) Put(ctx context.Context, key string, body ...[]byte) error {
+	return w.b.Put(w.context(ctx), key, body...)
+}
+
+func (w *purposed) PutIfAbsent(ctx context.Context, key string, body ...[]byte) error {
+	return w.b.PutIfAbsent(w.context(ctx), key, body...)
+}
+
+func (w *purposed) Get(ctx context.Context, key string, off, n int64) ([]byte, error) {
+	return w.b.Get(w.context(ctx), key, off, n)
+}
+
+func (w *purposed) List(ctx context.Context, prefix, after string) ([]Object, error) {
+	return w.b.List(w.context(ctx), prefix, after)
+}
+
+func (w *purposed) Delete(ctx context.Context, keys ...string) error {
+	return w.b.Delete(w.context(ctx), keys...)
+}
+
+func (w *purposed) Location(key string) string { return Location(w.b, key) }
+
 // Request is what an Observer learns of one request.
 type Request struct {
 	Op       Op

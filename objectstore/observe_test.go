@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 )
 
@@ -27,6 +28,25 @@ func TestObserverLearnsPurpose(t *testing.T) {
 	}
 	for name, b := range map[string]Bucket{"prefixed": prefixed, "S3": s3} {
 		t.Run(name, func(t *testing.T) { testPurpose(t, b) })
+	}
+}
+
+// A default purpose is for those who say none.
+func TestWithPurpose(t *testing.T) {
+	var got []Purpose
+	b := WithPurpose(Observe(NewMemory(), observerFunc(func(r Request) { got = append(got, r.Purpose) })), ForTable)
+	for _, ctx := range []context.Context{t.Context(), For(t.Context(), ForRead)} {
+		b.Put(ctx, "a")
+		b.PutIfAbsent(ctx, "a")
+		b.Get(ctx, "a", 0, -1)
+		b.List(ctx, "", "")
+		b.Delete(ctx, "a")
+	}
+	if want := append(slices.Repeat([]Purpose{ForTable}, 5), slices.Repeat([]Purpose{ForRead}, 5)...); !slices.Equal(got, want) {
+		t.Errorf("purposes %q, want %q", got, want)
+	}
+	if got := Location(b, "x"); got != "mem:///x" {
+		t.Errorf("location %s", got)
 	}
 }
 

@@ -38,6 +38,7 @@ type metrics struct {
 	fromObjects                       prometheus.Counter // …
 	blockHits, blockMisses            prometheus.Counter
 	readAheadWasted                   prometheus.Counter
+	indexHits, indexMisses            prometheus.Counter
 	compactions                       *prometheus.CounterVec
 	compactionRead, compactionWritten prometheus.Counter
 	deletedObjects, deletedBytes      prometheus.Counter
@@ -118,6 +119,14 @@ func newMetrics(s *Store) *metrics {
 		s.reader.mu.Lock()
 		defer s.reader.mu.Unlock()
 		return s.reader.blocks.used
+	})
+
+	m.indexHits = counter("index_cache_hits_total", "Indexes of objects found in the index cache.")
+	m.indexMisses = counter("index_cache_misses_total", "Indexes of objects that had to be read or waited for.")
+	gaugeFunc("index_cache_bytes", "Bytes in the index cache.", func() int64 {
+		s.reader.mu.Lock()
+		defer s.reader.mu.Unlock()
+		return s.reader.indexes.used
 	})
 
 	m.compactions = counterVec("compactions_total", "Compactions committed, by kind: sets (of stream set objects), minor (merge), major (link) or cleanup (of composites).", "kind")

@@ -396,11 +396,13 @@ func (r *reader) pageAheadLocked(s *session, stream StreamID) {
 // indexLocked returns the index of an object. Concurrent calls share one read.
 func (r *reader) indexLocked(ctx context.Context, object ObjectRef, stream StreamID) ([]indexEntry, error) {
 	if entries, ok := r.indexes.get(object.ID); ok {
+		r.metrics.indexHits.Inc()
 		return entries, nil
 	}
 	if ctx == nil {
 		return nil, ErrNotInMemory
 	}
+	r.metrics.indexMisses.Inc()
 	l := r.indexing[object.ID]
 	if l == nil {
 		if r.closed {
