@@ -30,7 +30,7 @@ import (
 
 // engineFixture serves a catalog on local files, in a directory whose name needs no
 // escaping anywhere but in careless code.
-func engineFixture(t *testing.T) (uri string, c *catalogsql.Catalog, store catalogtest.Store) {
+func engineFixture(t *testing.T, cfg Config) (uri string, c *catalogsql.Catalog, store catalogtest.Store) {
 	t.Helper()
 	root := filepath.Join(t.TempDir(), "a b=1%20")
 	dir, err := objectstore.OpenDir(vfs.Default, root)
@@ -47,7 +47,7 @@ func engineFixture(t *testing.T) (uri string, c *catalogsql.Catalog, store catal
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := httptest.NewServer(New(c, store, Config{}, slog.New(slog.NewTextHandler(os.Stderr, nil))))
+	h := httptest.NewServer(New(c, store, cfg, slog.New(slog.NewTextHandler(os.Stderr, nil))))
 	t.Cleanup(h.Close)
 	return h.URL, c, store
 }
@@ -119,7 +119,7 @@ func query(t *testing.T, engine, uri, statement string) string {
 func TestEngines(t *testing.T) {
 	lab.Path(t, "duckdb", "venv")
 	python := lab.Path(t, "python", "venv", "bin", "python")
-	uri, c, store := engineFixture(t)
+	uri, c, store := engineFixture(t, Config{})
 	tbl, err := c.Create(t.Context(), table.Identifier{"web", "clicks"}, catalogtest.Schema(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -178,7 +178,7 @@ func TestSpark(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	uri, c, store := engineFixture(t)
+	uri, c, store := engineFixture(t, Config{})
 	tbl, err := c.Create(t.Context(), table.Identifier{"web", "clicks"}, catalogtest.Schema(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -245,7 +245,7 @@ want("SHOW NAMESPACES IN ice", [("web",)])
 // Trino reads our table, changes it, and makes its own.
 func TestTrino(t *testing.T) {
 	url := lab.Trino(t)
-	uri, c, store := engineFixture(t)
+	uri, c, store := engineFixture(t, Config{})
 	tbl, err := c.Create(t.Context(), table.Identifier{"web", "clicks"}, catalogtest.Schema(), nil)
 	if err != nil {
 		t.Fatal(err)

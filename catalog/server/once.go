@@ -36,21 +36,28 @@ func (s *Server) once(e endpoint, r *request, id string) (any, error) {
 	r.Request = plain.WithContext(sql.WithKey(plain.Context(), key))
 	result, err = e.handle(r)
 	r.Request = plain
-	if errors.Is(err, sql.ErrKeyUsed) {
-		result, found, err = s.before(e, r, key)
-		if err == nil && !found {
-			err = fmt.Errorf("request %s came twice, and what came of it is not known any more", id)
-		}
-		return result, err
+	if err == nil {
+		return result, nil
 	}
-	if f := failureOf(err); err != nil && f.status < 500 {
-		answer, err := json.Marshal(f)
-		if err != nil {
+	if f := failureOf(err); f.status < 500 && !errors.Is(err, sql.ErrKeyUsed) {
+		answer, encodeErr := json.Marshal(f)
+		if encodeErr != nil {
+			return nil, encodeErr
+		}
+		// It fails if another one with this key was first: what that one did may be
+		// what this one was refused for.
+		if refuseErr := s.catalog.Refuse(r.Context(), key, f.status, answer); refuseErr == nil {
+			return nil, err
+		} else if err = refuseErr; !errors.Is(err, sql.ErrKeyUsed) {
 			return nil, err
 		}
-		if err := s.catalog.Refuse(r.Context(), key, f.status, answer); err != nil && !errors.Is(err, sql.ErrKeyUsed) {
-			return nil, err
-		}
+	}
+	if !errors.Is(err, sql.ErrKeyUsed) {
+		return nil, err
+	}
+	result, found, err = s.before(e, r, key)
+	if err == nil && !found {
+		err = fmt.Errorf("request %s came twice, and what came of it is not known any more", id)
 	}
 	return result, err
 }

@@ -127,7 +127,7 @@ func (c *Catalog) useKey(key Key, status int, answer []byte) []statement {
 		{sql: `INSERT INTO iceberg_request_keys (catalog_name, request_key, request, status, answer, expires_at)
 			VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING`,
 			args:      []any{c.cfg.Name, key.ID, key.Request, status, string(answer), now.Add(KeyLifetime).UnixMilli()},
-			unchanged: ErrKeyUsed},
+			unchanged: ErrKeyUsed, mayChangeNothing: invariant.Off("request-key-once")},
 	}
 }
 
