@@ -1,0 +1,140 @@
+package e2e
+
+import (
+	"encoding/base64"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tabletopic/tabletopic/internal/lab"
+)
+
+// A foreign catalog is one that servers register, and how engines reach it.
+type foreign struct {
+	kind     string
+	settings []string // KEY=VALUE of tabletopic catalog add
+	s3       string   // endpoint of the files
+	bucket   string
+	spark    []string // KEY=VALUE of the engine's catalog
+	trino    []string // none if empty
+}
+
+// foreignCatalogs start other people's catalogs.
+var foreignCatalogs = map[string]func(t *testing.T) foreign{
+	"glue": func(t *testing.T) foreign {
+		s3, _, _ := lab.Versitygw(t, "lake")
+		endpoint := lab.Glue(t)
+		return foreign{kind: "glue", s3: s3, bucket: "lake",
+			settings: []string{"endpoint=" + endpoint, "region=" + lab.Region, "warehouse=s3://lake/tables", "access-key-id=" + lab.AccessKey, "secret-access-key=" + lab.SecretKey},
+			spark:    []string{"type=glue", "glue.endpoint=" + endpoint, "warehouse=s3://lake/tables"},
+			trino: []string{"iceberg.catalog.type=glue", "hive.metastore.glue.endpoint-url=" + endpoint, "hive.metastore.glue.region=" + lab.Region,
+				"hive.metastore.glue.aws-access-key=" + lab.AccessKey, "hive.metastore.glue.aws-secret-key=" + lab.SecretKey, "hive.metastore.glue.default-warehouse-dir=s3://lake/tables"},
+		}
+	},
+	"hive": func(t *testing.T) foreign {
+		s3, _, _ := lab.Versitygw(t, "lake")
+		uri := "thrift://" + lab.HiveMetastore(t, 5*time.Minute)
+		return foreign{kind: "hive", s3: s3, bucket: "lake",
+			settings: []string{"uri=" + uri, "warehouse=s3://lake/tables"},
+			spark:    []string{"type=hive", "uri=" + uri, "warehouse=s3://lake/tables"},
+			trino:    []string{"iceberg.catalog.type=hive_metastore", "hive.metastore.uri=" + uri},
+		}
+	},
+	"rest": func(t *testing.T) foreign {
+		s3, _, _ := lab.Versitygw(t, "lake")
+		uri := lab.IcebergREST(t, "s3://lake/tables", s3)
+		return foreign{kind: "rest", s3: s3, bucket: "lake",
+			settings: []string{"uri=" + uri},
+			spark:    []string{"type=rest", "uri=" + uri},
+			trino:    []string{"iceberg.catalog.type=rest", "iceberg.rest-catalog.uri=" + uri},
+		}
+	},
+	"s3tables": func(t *testing.T) foreign {
+		s3, uri := lab.SeaweedFS(t)
+		arn := lab.TableBucket(t, s3, "lake")
+		return foreign{kind: "s3tables", s3: s3, bucket: "lake",
+			settings: []string{"bucket=" + arn, "endpoint=" + uri, "access-key-id=" + lab.AccessKey, "secret-access-key=" + lab.SecretKey},
+			spark: []string{"type=rest", "uri=" + uri, "warehouse=" + arn, "rest.sigv4-enabled=true", "rest.signing-name=s3tables", "rest.signing-region=" + lab.Region,
+				"rest.access-key-id=" + lab.AccessKey, "rest.secret-access-key=" + lab.SecretKey},
+			trino: []string{"iceberg.catalog.type=rest", "iceberg.rest-catalog.uri=" + uri, "iceberg.rest-catalog.warehouse=" + arn, "iceberg.rest-catalog.view-endpoints-enabled=false",
+				"iceberg.rest-catalog.sigv4-enabled=true", "iceberg.rest-catalog.signing-name=s3tables"},
+		}
+	},
+}
+
+// In each catalog a topic's table is made, filled, evolved, goes on after a kill, and is read
+// by engines through that same catalog, row for row.
+func TestCatalogsOfOthers(t *testing.T) {
+	trino := lab.Trino(t)
+	for name, start := range foreignCatalogs {
+		t.Run(name, func(t *testing.T) {
+			f := start(t)
+			key := filepath.Join(t.TempDir(), "key")
+			if err := os.WriteFile(key, []byte(base64.StdEncoding.EncodeToString(make([]byte, 32))), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			s := newServer(t, "--secrets-key-file", key, "--warehouse", "s3://"+f.bucket+"/own?region=us-east-1&path-style=true&endpoint="+f.s3)
+			s.env = s3Credentials
+			s.start()
+			add := []string{"catalog", "add", name, f.kind}
+			for _, kv := range f.settings {
+				add = append(add, "--set", kv)
+			}
+			if out, code := s.cli("", add...); code != 0 {
+				t.Fatalf("catalog add: %s", out)
+			}
+			s.createTopic("people", 2, 500*time.Millisecond, "table.topic.catalog", name, "table.topic.namespace", "crm")
+
+			v1 := `{"type": "record", "name": "P", "fields": [{"name": "id", "type": "long"}, {"name": "city", "type": "string"}]}`
+			v2 := `{"type": "record", "name": "P", "fields": [{"name": "id", "type": "long"}, {"name": "city", "type": "string"}, {"name": "nick", "type": ["null", "string"], "default": null}]}`
+			type person1 struct {
+				ID   int64  `avro:"id"`
+				City string `avro:"city"`
+			}
+			type person2 struct {
+				ID   int64   `avro:"id"`
+				City string  `avro:"city"`
+				Nick *string `avro:"nick"`
+			}
+			h1 := registerSchema(t, s, "people-value", v1)
+			produceAll(t, s, "people", encoded(t, h1, v1, person1{1, "Rome"}), encoded(t, h1, v1, person1{2, "Oslo"}))
+			waitForTable(t, s, "people", 2, time.Minute)
+			nick := "ada"
+			h2 := registerSchema(t, s, "people-value", v2)
+			produceAll(t, s, "people", encoded(t, h2, v2, person2{3, "Bonn", &nick}))
+			waitForTable(t, s, "people", 3, time.Minute)
+			s.kill()
+			s.start()
+			produceAll(t, s, "people", encoded(t, h1, v1, person1{4, "Lima"}))
+			waitForTable(t, s, "people", 4, time.Minute)
+
+			if out, code := s.cli("", "table", "verify", "people"); code != 0 {
+				t.Errorf("verify: %s", out)
+			}
+			if out, code := s.cli("", "catalog", "test", name); code != 0 {
+				t.Errorf("catalog test: %s", out)
+			}
+			if out, code := s.cli("", "catalog", "list"); code != 0 || !strings.Contains(out, name) || !strings.Contains(out, "people") || strings.Contains(out, lab.SecretKey) {
+				t.Errorf("catalog list: %s", out)
+			}
+			if out, code := s.cli("", "catalog", "remove", name); code != 1 || !strings.Contains(out, "people") {
+				t.Errorf("remove of a catalog that is in use: %s", out)
+			}
+			want := "id,city,nick\n1,Rome,NULL\n2,Oslo,NULL\n3,Bonn,ada\n4,Lima,NULL\n"
+			for engine, settings := range map[string][]string{"spark": f.spark, "trino": f.trino} {
+				args := []string{engine, "--sort", "--s3-endpoint", f.s3}
+				for _, kv := range settings {
+					args = append(args, "--set", kv)
+				}
+				got, err := tryRun(append([]string{"TRINO_URL=" + trino}, s3Credentials...), "lab/query", append(args, "SELECT id, city, nick FROM ice.crm.people")...)
+				if err != nil {
+					t.Error(err)
+				} else if got != want {
+					t.Errorf("%s: got\n%swant\n%s", engine, got, want)
+				}
+			}
+		})
+	}
+}
