@@ -88,9 +88,20 @@ func TestReadAheadGrows(t *testing.T) {
 		want := numbered("r", 2000, 16<<10) // 32 MiB in 64 blocks
 		_, st := e.cold(Config{CleanInterval: -1, WALLinger: time.Millisecond}, want)
 		e.gets.Store(0)
-		got, err := fetchAll(st, 100<<10)
-		if err != nil || !slices.Equal(got, want) {
-			t.Fatalf("%d batches, %v, want %d", len(got), err, len(want))
+		var got []string
+		for at := int64(0); at < 2000; {
+			batches, err := st.Fetch(context.Background(), at, 2000, 100<<10)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, b := range batches {
+				got = append(got, string(b.Payload))
+			}
+			at = batches[len(batches)-1].End()
+			synctest.Wait() // what is read ahead has come
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("%d batches, want %d", len(got), len(want))
 		}
 		if n := e.gets.Load(); n > 12 {
 			t.Fatalf("%d GETs for 32 MiB in order, want at most 12", n)
