@@ -179,7 +179,7 @@ func (c PointerCatalog) replace(ctx context.Context, base *table.Table, updates 
 	}
 	next := c.table(id, meta, location)
 	err = c.Pointer.Swap(ctx, base, next)
-	if errors.Is(err, ErrCommitConflict) {
+	if errors.Is(err, ErrCommitConflict) && !invariant.Off("pointer-conflict-looks") {
 		err = c.lost(ctx, next, err)
 	}
 	if err != nil {

@@ -54,8 +54,14 @@ func TestCatalogs(t *testing.T) {
 		if err != nil || len(all) != 2 || all[0].Name != "a" || all[1].Kind != "hive" || all[1].Config != `{"x":1}` || all[1].Changed.IsZero() {
 			t.Fatalf("got %+v, %v", all, err)
 		}
+		if one, err := s.Catalog(t.Context(), "b"); err != nil || one != all[1] {
+			t.Fatalf("got %+v, %v, want %+v", one, err, all[1])
+		}
 		if err := s.DeleteCatalog(t.Context(), "b"); err != nil {
 			t.Fatal(err)
+		}
+		if _, err := s.Catalog(t.Context(), "b"); !errors.Is(err, ErrCatalogNotExist) {
+			t.Fatalf("got %v, want %v", err, ErrCatalogNotExist)
 		}
 		if err := s.DeleteCatalog(t.Context(), "b"); !errors.Is(err, ErrCatalogNotExist) {
 			t.Fatalf("got %v, want %v", err, ErrCatalogNotExist)

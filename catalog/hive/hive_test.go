@@ -259,3 +259,20 @@ func TestSeveralAddresses(t *testing.T) {
 		t.Error("an address that is not Thrift's is not refused")
 	}
 }
+
+// Without the lock a commit waits for nobody's.
+func TestNoLock(t *testing.T) {
+	t.Parallel()
+	address, store := lab.HiveMetastore(t, 300*time.Second), newStore()
+	locker := open(t, address, store)
+	c := open(t, address, store, func(c *Config) { c.NoLock, c.LockWait = true, time.Millisecond })
+	tbl := create(t, c)
+	l, err := locker.store.lock(t.Context(), clicks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.release(time.Minute)
+	if _, err := c.Commit(t.Context(), tbl, file(t, tbl, "a")); err != nil {
+		t.Error(err)
+	}
+}
