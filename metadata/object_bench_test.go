@@ -74,6 +74,48 @@ func BenchmarkStreamObjects(b *testing.B) {
 	}
 }
 
+// Finding a stream among so many stream set objects, of which each holds ten streams, costs
+// the same for a hundred and for a hundred thousand: the index is by (stream, offset). Its rows
+// are inserted directly, as uploads would take minutes.
+func BenchmarkFindAmongStreamSets(b *testing.B) {
+	const streams = 10
+	for _, objects := range []int64{100, 100_000} {
+		b.Run(fmt.Sprint(objects), func(b *testing.B) {
+			s, err := Open(b.Context(), "sqlite:"+b.TempDir()+"/metadata.db", nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer s.Close()
+			node, first := fill(b, s, 0, streams)
+			err = s.updateAs(b.Context(), node, "insert objects", func(t *tx) error {
+				const count = `WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < $1) `
+				_, err := t.exec(count+`INSERT INTO object (id, kind, size, state, node, since, committed, refs)
+					SELECT 1000000 + i, $2, 1048576, $3, $4, 0, 1, 1 FROM n`, objects, streamstore.KindStreamSet, objectCommitted, node.ID)
+				if err != nil {
+					return err
+				}
+				for i := range streams {
+					if _, err := t.exec(count+`INSERT INTO object_range (stream, start_offset, end_offset, object)
+						SELECT $2, 100 * i, 100 * i + 100, 1000000 + i FROM n`, objects, first+streamstore.StreamID(i)); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				b.Fatal(err)
+			}
+			for i := int64(0); b.Loop(); i++ {
+				start := i * 7919 % objects * 100
+				found, err := s.StreamObjects(b.Context(), first+streamstore.StreamID(i%streams), start, 1<<62, 4)
+				if err != nil || len(found) == 0 || found[0].Start != start {
+					b.Fatalf("got %v, %v", found, err)
+				}
+			}
+		})
+	}
+}
+
 // One upload of a node with so many streams.
 func BenchmarkCommitUpload(b *testing.B) {
 	for _, streams := range []int{1, 100, 1000} {

@@ -207,7 +207,7 @@ func (n *Node) openLog(ctx context.Context, bucket objectstore.Bucket, meta *met
 		CompactionObjects: n.cfg.CompactionObjects, CompactionRate: n.cfg.CompactionRate, SplitBytes: n.cfg.CompactionSplit, ForceSplit: n.cfg.ForceSplit,
 		MinorBytes: n.cfg.MinorBytes, MajorBytes: n.cfg.MajorBytes, CleanupInterval: n.cfg.CleanupInterval, CleanupBytes: n.cfg.CleanupBytes,
 		DeleteGrace: n.cfg.DeleteGrace, SweepInterval: n.cfg.SweepInterval, SweepGrace: n.cfg.SweepGrace,
-		WALUnflushedBytes: n.cfg.WALUnflushed, LogCacheBytes: n.cfg.LogCache, BlockCacheBytes: n.cfg.BlockCache,
+		WALUnflushedBytes: n.cfg.WALUnflushed, LogCacheBytes: n.cfg.LogCache, BlockCacheBytes: n.cfg.BlockCache, ReadAheadBytes: n.cfg.ReadAhead, ReadInflight: n.cfg.ReadInflight,
 		UploadBytes: n.cfg.UploadBytes, UploadInterval: n.cfg.UploadInterval, Settled: meta.Settled,
 	}, streamstore.NodeID(n.cfg.NodeID), bucket, meta, meta, n.log)
 	if err != nil {
