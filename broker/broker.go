@@ -6,6 +6,11 @@
 // requests of the connection are handled, so that the latency of the store does not
 // bound the throughput of a client. All other requests are answered by their handler.
 //
+// A Fetch is answered with what is in memory once that is enough. For partitions whose records
+// must be read from the bucket a connection has a few goroutines more, which go on when the
+// answer is sent: the next Fetch finds their records in memory. Thus consumers at the tail are not
+// delayed by partitions that catch up, not even their own.
+//
 // One table ([newAPITable]) names every request that is served with its versions: ApiVersions
 // is answered from it and requests are dispatched by it. The handler of an API lives in
 // api_<name>.go, which is also the one place where its error codes are chosen.

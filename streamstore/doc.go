@@ -29,12 +29,24 @@
 //	          sources in one transaction → after DeleteGrace store.go Clean deletes the sources.
 //	sweep     sweep.go Sweep: what lies in the bucket and metadata does not know is deleted after
 //	          SweepGrace, by one node at a time.
-//	fetch     stream.go Fetch → logcache.go read, or reader.go read: metadata names the object, its
-//	          index the block, each kept in a cache; neighbours are read ahead.
+//	fetch     stream.go Fetch → logcache.go read, or reader.go read: a session knows its next blocks,
+//	          else metadata names the object and its index the block, each kept in a cache. What is
+//	          not in memory waits for its turn in lane.go; neighbours are read ahead, and
+//	          blockcache.go keeps what is read again.
 //	recovery  store.go Open → RegisterNode raises the epoch → recovery.go recoverWALs: fence, read
 //	          stream ends, replay what they lack, commit, retire.
 //	failover  recovery.go Recover, on any node → TakeOverNode raises the epoch → recoverWALs, as
 //	          above → ReleaseNode closes the streams and hands over the stream set objects.
+//
+// # Reads
+//
+// What is in memory, in the log cache or in cached blocks, is read at once. What is not waits in
+// a lane of its own, where readers take turns ([WithReader]), read-ahead comes after reads that
+// somebody waits for, and what waits near by in one object becomes one request.
+// [Stream.FetchFast] never waits; [Stream.Load] reads what it did not find. Read-ahead grows
+// with a sequential reader from 512 KiB to ReadAheadBytes, takes at most half of the block
+// cache, and is halved when it went unread. A fetch under way when its data is trimmed
+// finishes, or says that it is out of range.
 //
 // # Fencing
 //
@@ -51,7 +63,9 @@
 // # Bounds
 //
 // LogCacheBytes bounds all appended data in memory, whole buffers counted; BlockCacheBytes and half as much
-// again bound what reads of objects hold; IndexCacheBytes the indexes; CompactionBytes what
+// again bound what reads of objects hold (a batch that a caller keeps holds its block on top);
+// IndexCacheBytes the indexes; 8 MiB the places of sequential readers; ReadInflight the reads of
+// objects at a time; CompactionBytes what
 // compaction holds. Recovery holds UploadBytes and a few bulks.
 //
 // # Formats
