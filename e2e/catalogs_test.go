@@ -51,6 +51,18 @@ var foreignCatalogs = map[string]func(t *testing.T) foreign{
 			trino:    []string{"iceberg.catalog.type=rest", "iceberg.rest-catalog.uri=" + uri},
 		}
 	},
+	"sql": func(t *testing.T) foreign {
+		s3, _, _ := lab.Versitygw(t, "lake")
+		url := lab.Postgres(t)
+		jdbc := "jdbc:postgresql://" + strings.TrimPrefix(url, "postgres://postgres@")
+		return foreign{kind: "sql", s3: s3, bucket: "lake",
+			settings: []string{"url=" + url, "warehouse=s3://lake/tables", "name=ice"}, // Spark tells catalogs apart by the name it gives them
+			spark:    []string{"type=jdbc", "uri=" + jdbc, "jdbc.user=postgres", "jdbc.schema-version=V1", "warehouse=s3://lake/tables"},
+			trino: []string{"iceberg.catalog.type=jdbc", "iceberg.jdbc-catalog.catalog-name=ice", "iceberg.jdbc-catalog.driver-class=org.postgresql.Driver",
+				"iceberg.jdbc-catalog.connection-url=" + jdbc, "iceberg.jdbc-catalog.connection-user=postgres", "iceberg.jdbc-catalog.connection-password=none",
+				"iceberg.jdbc-catalog.default-warehouse-dir=s3://lake/tables", "iceberg.jdbc-catalog.schema-version=V1"},
+		}
+	},
 	"s3tables": func(t *testing.T) foreign {
 		s3, uri := lab.SeaweedFS(t)
 		arn := lab.TableBucket(t, s3, "lake")
@@ -59,7 +71,7 @@ var foreignCatalogs = map[string]func(t *testing.T) foreign{
 			spark: []string{"type=rest", "uri=" + uri, "warehouse=" + arn, "rest.sigv4-enabled=true", "rest.signing-name=s3tables", "rest.signing-region=" + lab.Region,
 				"rest.access-key-id=" + lab.AccessKey, "rest.secret-access-key=" + lab.SecretKey},
 			trino: []string{"iceberg.catalog.type=rest", "iceberg.rest-catalog.uri=" + uri, "iceberg.rest-catalog.warehouse=" + arn, "iceberg.rest-catalog.view-endpoints-enabled=false",
-				"iceberg.rest-catalog.sigv4-enabled=true", "iceberg.rest-catalog.signing-name=s3tables"},
+				"iceberg.rest-catalog.security=SIGV4", "iceberg.rest-catalog.signing-name=s3tables"},
 		}
 	},
 }
