@@ -92,21 +92,40 @@ func TestZombieServer(t *testing.T) {
 		z := newTakeover(t, lab.Proxy(t, endpoint, held.handle), endpoint)
 		defer held.late.Wait()
 		held.on("/wal/")
-		eventually(t, time.Minute, "writes held up", func() error {
-			if n := held.count(); n < 3 {
-				return fmt.Errorf("%d are", n)
-			}
-			return nil
-		})
+		for n := 1; n <= 4; n++ { // what all producers have under way is in one write: a new one makes another
+			eventually(t, time.Minute, fmt.Sprintf("%d writes held up", n), func() error {
+				if got := held.count(); got < n {
+					return fmt.Errorf("%d are", got)
+				}
+				return nil
+			})
+			z.produce()
+		}
 		z.takeOver(func() { close(held.release) })
 	})
 }
 
-// A takeover is two servers under one node id, of which the first has a steady producer.
+// A takeover is two servers under one node id, of which the first has steady producers.
 type takeover struct {
 	t             *testing.T
 	first, second *server
-	producer      *steady
+	producers     []*steady // of the first
+}
+
+// produce starts one more producer.
+func (z *takeover) produce() *steady {
+	z.t.Helper()
+	p := produceSteadily(z.t, z.first, "t", fmt.Sprint("first-", len(z.producers)))
+	z.producers = append(z.producers, p)
+	return p
+}
+
+// acknowledged is how many records the first acknowledged.
+func (z *takeover) acknowledged() (n int) {
+	for _, p := range z.producers {
+		n += p.count()
+	}
+	return n
 }
 
 func newTakeover(t *testing.T, firstEndpoint, secondEndpoint string) *takeover {
@@ -122,8 +141,7 @@ func newTakeover(t *testing.T, firstEndpoint, secondEndpoint string) *takeover {
 	if _, err := z.first.admin().CreateTopic(t.Context(), 2, 1, nil, "t"); err != nil {
 		t.Fatal(err)
 	}
-	z.producer = produceSteadily(t, z.first, "t", "first")
-	z.producer.waitFor(t, 500)
+	z.produce().waitFor(t, 500)
 	return z
 }
 
@@ -131,7 +149,7 @@ func newTakeover(t *testing.T, firstEndpoint, secondEndpoint string) *takeover {
 func (z *takeover) takeOver(goOn func()) {
 	z.t.Helper()
 	z.second.start()
-	before := z.producer.count() // the second serves: what the first acknowledged has long arrived
+	before := z.acknowledged() // the second serves: what the first acknowledged has long arrived
 	other := produceSteadily(z.t, z.second, "t", "second")
 	other.waitFor(z.t, 100)
 	goOn()
@@ -142,10 +160,12 @@ func (z *takeover) takeOver(goOn func()) {
 	if log := z.first.log.String(); !strings.Contains(log, "this node acknowledges nothing more") || !strings.Contains(log, "was written by another process") {
 		z.t.Errorf("the first does not say why it ended:\n%s", tail([]byte(log), 2000))
 	}
-	if after := z.producer.count(); after != before {
+	if after := z.acknowledged(); after != before {
 		z.t.Errorf("the first acknowledged %d records after the second served", after-before)
 	}
-	z.producer.stop()
+	for _, p := range z.producers {
+		p.stop()
+	}
 	other.waitFor(z.t, 100)
 	other.stop()
 
@@ -154,7 +174,7 @@ func (z *takeover) takeOver(goOn func()) {
 		copies[value]++
 	}
 	missing, double := 0, 0
-	for _, p := range []*steady{z.producer, other} {
+	for _, p := range append(z.producers, other) {
 		p.mu.Lock()
 		for value := range p.acked {
 			if copies[value] == 0 {
@@ -169,7 +189,7 @@ func (z *takeover) takeOver(goOn func()) {
 		}
 	}
 	if missing+double > 0 {
-		z.t.Errorf("of %d acknowledged by the first and %d by the second %d are missing; %d are in the log more than once", z.producer.count(), other.count(), missing, double)
+		z.t.Errorf("of %d acknowledged by the first and %d by the second %d are missing; %d are in the log more than once", z.acknowledged(), other.count(), missing, double)
 	}
 }
 
