@@ -52,9 +52,11 @@ func (l *life) operate(r *rand.Rand) {
 		h.trim(r)
 	case op < 93:
 		h.close(r)
-	case op < 94:
+	case op == 93:
 		h.destroy()
-	case op < 95 && r.IntN(2) == 0:
+	case op == 94:
+		l.misuse(r)
+	case op == 95 && r.IntN(2) == 0:
 		l.rescue(r)
 	case op == 95:
 		_, err := l.store.Sweep(l.ctx)
@@ -140,10 +142,13 @@ func (l *life) openStreams(r *rand.Rand) {
 func (l *life) openThese(streams []*stream, repeat bool) {
 	requests := make([]streamstore.OpenRequest, len(streams))
 	trimmed := make([]int64, len(streams))
+	var old []*handle
 	for i, s := range streams {
 		requests[i] = streamstore.OpenRequest{ID: s.id, Epoch: s.nextEpoch()}
 		trimmed[i] = s.trimmedTo()
-		l.drop(s)
+		if h := l.drop(s); h != nil {
+			old = append(old, h)
+		}
 	}
 	opened, err := l.store.OpenStreams(l.ctx, requests)
 	if repeat && errors.Is(err, errAway) {
@@ -162,6 +167,7 @@ func (l *life) openThese(streams []*stream, repeat bool) {
 		l.check(err, "open streams")
 		return
 	}
+	l.retire(old...)
 	for i, st := range opened {
 		s, epoch := streams[i], requests[i].Epoch
 		if err := s.opened(opening{epoch, st.ConfirmOffset(), l.name}, st.StartOffset(), trimmed[i]); err != nil {
@@ -175,8 +181,8 @@ func (l *life) openThese(streams []*stream, repeat bool) {
 	}
 }
 
-// drop forgets the handle of a stream, which is closed by what comes next.
-func (l *life) drop(s *stream) {
+// drop takes the handle of a stream, if it is open, which is closed by what comes next.
+func (l *life) drop(s *stream) *handle {
 	l.mu.Lock()
 	h := l.handles[s.id]
 	delete(l.handles, s.id)
@@ -186,6 +192,50 @@ func (l *life) drop(s *stream) {
 		h.closing = true
 		h.mu.Unlock()
 	}
+	return h
+}
+
+// retire keeps handles of which nothing may come any more.
+func (l *life) retire(old ...*handle) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stale = append(l.stale, old...)
+	l.stale = l.stale[max(0, len(l.stale)-5):]
+}
+
+// misuse uses a handle that was closed, or whose stream was opened anew: it must not harm.
+func (l *life) misuse(r *rand.Rand) {
+	if !l.lock() {
+		return
+	}
+	defer l.unlock()
+	l.mu.Lock()
+	if len(l.stale) == 0 {
+		l.mu.Unlock()
+		return
+	}
+	h := l.stale[r.IntN(len(l.stale))]
+	l.mu.Unlock()
+	start, confirm := h.st.StartOffset(), h.st.ConfirmOffset()
+	var err error
+	what := pick(r, "append", "trim", "close")
+	switch what {
+	case "append":
+		_, err = h.st.Append(l.ctx, streamstore.RecordBatch{Count: 1, Payload: []byte("stale")}, func(error) {})
+	case "trim":
+		if start == confirm {
+			return
+		}
+		err = h.st.Trim(l.ctx, confirm)
+	case "close":
+		if err = h.st.Close(l.ctx); err == nil {
+			return // it was closed before
+		}
+	}
+	if err == nil {
+		l.n.w.fail("%s: %s of stream %d with epoch %d, which is stale, succeeds", l.name, what, h.s.id, h.epoch)
+	}
+	h.check(err, what)
 }
 
 // check fails the world if an error is explained neither by a fault nor by the closing of the handle.
@@ -338,6 +388,9 @@ func (h *handle) close(r *rand.Rand) {
 	defer h.l.unlock()
 	h.l.drop(h.s)
 	err := h.st.Close(h.l.ctx)
+	if err == nil {
+		h.l.retire(h)
+	}
 	h.l.log("closed stream %d, epoch %d: %v", h.s.id, h.epoch, err)
 	h.check(err, "close stream")
 	if err == nil && r.IntN(2) == 0 {

@@ -24,6 +24,8 @@
 //	go test ./internal/sim -sim.seeds 1000-5000    others
 //
 // A failure prints the command that repeats its seed. Whatever is random comes from the seed,
-// and every wait of the simulation ends at a moment of its own, so that goroutines run in the
-// same order again, as far as the scheduler lets them.
+// every wait of the simulation ends at a moment of its own, and one seed alone runs on one
+// processor, so that goroutines take their turns in the same order again. What is left to
+// chance is which of two channels a select takes when both are ready: two seeds of three repeat
+// to the letter; repeat the others a few times.
 package sim

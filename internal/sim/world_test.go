@@ -57,6 +57,7 @@ func newPlan(seed uint64, r *rand.Rand) plan {
 			Unavailable: pick(r, 0, 0.02, 0.15),
 			Lost:        pick(r, 0, 0.02, 0.15),
 			Torn:        pick(r, 0, 0.05),
+			Flipped:     pick(r, 0, 0, 0, 0.02),
 		},
 	}
 	slower := pick[time.Duration](r, 1, 4, 100) // when all takes its time, so do zombies
