@@ -163,11 +163,36 @@ assert c.list_namespaces() == [("web",)], c.list_namespaces()
 	if got := query(t, "duckdb", uri, sum); got != want {
 		t.Errorf("duckdb after pyiceberg: %s, want %s", got, want)
 	}
+	run(t, fmt.Sprintf(`
+import duckdb, glob, sys
+db = duckdb.connect(config={"autoinstall_known_extensions": False, "autoload_known_extensions": False})
+for name in ("httpfs", "avro", "iceberg"):
+    db.sql("LOAD '%%s'" %% glob.glob(sys.prefix + "/lib/python*/site-packages/duckdb_extension_" + name + "/extensions/*/*.duckdb_extension")[0])
+db.sql("ATTACH '' AS ice (TYPE iceberg, ENDPOINT '%s', AUTHORIZATION_TYPE 'none', ACCESS_DELEGATION_MODE 'none')")
+db.sql("CREATE SCHEMA ice.duck")
+db.sql("CREATE TABLE ice.duck.own (id BIGINT, name VARCHAR)")
+db.sql("INSERT INTO ice.duck.own SELECT i, 'n' || i FROM range(10) r(i)")
+db.sql("BEGIN")
+db.sql("INSERT INTO ice.duck.own VALUES (10, 'ten')")
+db.sql("INSERT INTO ice.web.clicks (id, name) VALUES (1001, 'duck')")
+db.sql("COMMIT") # one transaction of two tables
+assert db.sql("SELECT sum(id) FROM ice.duck.own").fetchall() == [(55,)]
+db.sql("DELETE FROM ice.duck.own WHERE id = 10")
+assert db.sql("SELECT sum(id) FROM ice.duck.own").fetchall() == [(45,)]
+db.sql("DROP TABLE ice.duck.own")
+db.sql("DROP SCHEMA ice.duck")
+`, uri), lab.Path(t, "duckdb", "venv", "bin", "python"))
 	if tbl, err = c.Load(t.Context(), tbl.Identifier()); err != nil {
 		t.Fatal(err)
 	}
 	if _, ok := tbl.Schema().FindFieldByName("country"); !ok {
 		t.Error("the column that PyIceberg added is gone")
+	}
+	if _, err = c.Commit(t.Context(), tbl, catalog.Commit{Snapshot: true}); err != nil { // on top of theirs
+		t.Fatal(err)
+	}
+	if got := query(t, "duckdb", uri, sum); got != "n,s,c\n1002,501501,1" {
+		t.Errorf("duckdb at the end: %s", got)
 	}
 }
 
@@ -219,6 +244,13 @@ s.sql("CALL ice.system.rewrite_manifests('lab.c')")
 s.sql("CALL ice.system.expire_snapshots(table => 'lab.c', older_than => timestamp '2100-01-01', retain_last => 1)")
 want("SELECT sum(id) FROM ice.lab.c", [(21,)])
 want("SHOW TABLES IN ice.lab", [("lab", "b", False), ("lab", "c", False)])
+s.sql("CREATE VIEW ice.lab.v (total COMMENT 'of all') AS SELECT sum(id) FROM ice.lab.c")
+want("SELECT total FROM ice.lab.v", [(21,)])
+s.sql("CREATE OR REPLACE VIEW ice.lab.v AS SELECT sum(id) + 1 AS total FROM ice.lab.c")
+s.sql("ALTER VIEW ice.lab.v RENAME TO ice.lab.w")
+want("SELECT total FROM ice.lab.w", [(22,)])
+want("SHOW VIEWS IN ice.lab", [("lab", "w", False)])
+s.sql("DROP VIEW ice.lab.w")
 s.sql("DROP TABLE ice.lab.b PURGE")
 s.sql("DROP TABLE ice.lab.c")
 s.sql("DROP NAMESPACE ice.lab")
@@ -263,6 +295,12 @@ func TestTrino(t *testing.T) {
 		{"ALTER TABLE ice.lab.a RENAME TO ice.lab.b", ""},
 		{"ALTER TABLE ice.lab.b EXECUTE optimize", ""},
 		{"SELECT sum(id) FROM ice.lab.b", "[[5005]]"},
+		{"CREATE VIEW ice.lab.v AS SELECT sum(id) AS total FROM ice.lab.b", ""},
+		{"SELECT total FROM ice.lab.v", "[[5005]]"},
+		{"CREATE OR REPLACE VIEW ice.lab.v AS SELECT sum(id) + 1 AS total FROM ice.lab.b", ""},
+		{"ALTER VIEW ice.lab.v RENAME TO ice.lab.w", ""},
+		{"SELECT total FROM ice.lab.w", "[[5006]]"},
+		{"DROP VIEW ice.lab.w", ""},
 		{"DROP TABLE ice.lab.b", ""},
 		{"DROP SCHEMA ice.lab", ""},
 		{"SHOW TABLES FROM ice.web", "[[clicks]]"},

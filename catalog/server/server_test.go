@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -283,6 +284,20 @@ func TestStagedCreate(t *testing.T) {
 	}
 	c.want(200, "", "POST", "/v1/namespaces/web/tables/t", string(body))
 	c.want(409, "CommitFailedException", "POST", "/v1/namespaces/web/tables/t", string(body))
+	// DuckDB sets the schema last.
+	var commit struct {
+		Requirements []any `json:"requirements"`
+		Updates      []any `json:"updates"`
+	}
+	if err := json.Unmarshal(body, &commit); err != nil {
+		t.Fatal(err)
+	}
+	last := commit.Updates[3]
+	commit.Updates = append(slices.Delete(commit.Updates, 3, 4), last)
+	if body, err = json.Marshal(commit); err != nil {
+		t.Fatal(err)
+	}
+	c.want(200, "", "POST", "/v1/namespaces/web/tables/u", strings.ReplaceAll(string(body), "/house/web/t", "/house/web/u"))
 	tbl, err := c.catalog.Load(t.Context(), table.Identifier{"web", "t"})
 	if err != nil {
 		t.Fatal(err)

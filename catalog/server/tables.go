@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strconv"
 
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
@@ -256,12 +257,15 @@ func (s *Server) commitTransaction(r *request) (any, error) {
 
 // dropTable leaves the files, unless purgeRequested asks for more: see [sql.Catalog.Purge].
 func (s *Server) dropTable(r *request) (any, error) {
-	switch v := r.URL.Query().Get("purgeRequested"); v {
-	case "", "false":
+	purge := false
+	if v := r.URL.Query().Get("purgeRequested"); v != "" {
+		var err error
+		if purge, err = strconv.ParseBool(v); err != nil { // PyIceberg says True
+			return nil, invalid("purgeRequested=%s: true or false is wanted", v)
+		}
+	}
+	if !purge {
 		return noContent{}, s.catalog.Drop(r.Context(), r.table)
-	case "true":
-	default:
-		return nil, invalid("purgeRequested=%s: true or false is wanted", v)
 	}
 	if err := s.purges.Acquire(r.Context(), 1); err != nil {
 		return nil, err

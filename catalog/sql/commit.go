@@ -230,7 +230,7 @@ func changed(base *table.Table, updates []table.Update) (meta table.Metadata, pr
 		if err != nil {
 			return err
 		}
-		for _, u := range updates {
+		for _, u := range schemaFirst(updates) {
 			if err := u.Apply(builder); err != nil {
 				return err
 			}
@@ -242,6 +242,19 @@ func changed(base *table.Table, updates []table.Update) (meta table.Metadata, pr
 		err = errors.New("the table has no location")
 	}
 	return meta, previous, err
+}
+
+// schemaFirst are the updates of a new table with its schema set before partitions and sort
+// orders are added, which iceberg-go wants. DuckDB sets the schema last.
+func schemaFirst(updates []table.Update) []table.Update {
+	index := func(actions ...string) int {
+		return slices.IndexFunc(updates, func(u table.Update) bool { return slices.Contains(actions, u.Action()) })
+	}
+	first, set := index(table.UpdateAddSpec, table.UpdateAddSortOrder), index(table.UpdateSetCurrentSchema)
+	if first < 0 || set < first {
+		return updates
+	}
+	return slices.Concat(updates[:first], updates[set:set+1], updates[first:set], updates[set+1:])
 }
 
 // formatVersion is what updates upgrade to, which the metadata builder wants to know before.
