@@ -14,6 +14,48 @@
 // both acknowledge: see fencing below. Appends of a stream complete in the order of their
 // offsets. Back-pressure delays appends and never drops one. Tail reads make no request.
 //
+// # Using it
+//
+// A process opens a [Store] with a node id of its own, a bucket, and the managers of the
+// metadata that it shares with other nodes; package examples/streamlog is a small program that
+// does. Streams are created once, get an id that is never given again, and belong to one node at a
+// time. To open one the caller names an epoch, higher than any before: whoever opens with a
+// higher one, after the stream was closed or its node recovered, is the only writer from then on. Where epochs
+// come from is for the caller; a counter next to whatever names the stream will do.
+//
+//	open      [Open] recovers what earlier processes of the node left, and serves. [Store.OpenStreams]
+//	          opens many streams in one transaction.
+//	append    [Stream.Append] gives the batch its offset and returns; done is called when it is
+//	          durable, for all appends of a stream in order. One that fails fences the handle: those
+//	          after it fail too, and what became of them the next open tells.
+//	fetch     [Stream.Fetch] returns whole batches from an offset on, up to the confirm offset, as
+//	          many as a size allows.
+//	trim      [Stream.Trim] moves the start forward. A fetch that has begun gets its batches all the
+//	          same, or ErrOffsetOutOfRange; the bytes are kept for DeleteGrace.
+//	close     [Stream.Close] waits for appends, uploads what only the WAL holds, and lets go of the
+//	          stream: any node may open it then.
+//	destroy   [Stream.Destroy] deletes the stream, and after DeleteGrace its bytes.
+//	recover   [Store.Recover] does for a node that died what its own start would do, and closes its
+//	          streams.
+//	end       [Store.Close] uploads everything; streams stay the node's. A process that is killed
+//	          instead leaves its WAL, for the next Open or for Recover.
+//
+// # Errors
+//
+// Errors wrap one of these where a caller has something to decide; all others say what failed,
+// and where. Requests to the bucket and to metadata are repeated inside for as long as they may
+// succeed.
+//
+//	ErrNodeFenced       another process runs under this node id, or recovered the node: end this one
+//	ErrStreamFenced     an append failed, or the stream was opened with a higher epoch: open it again, if it is still yours
+//	ErrStreamClosed     the handle was closed
+//	ErrStoreClosed      the store was closed
+//	ErrStreamNotExist   the stream was destroyed, or never created
+//	ErrNodeNotExist     the node to recover was never registered
+//	ErrOffsetOutOfRange a fetch asked for what is trimmed, or not durable yet; a trim for what is not there
+//	ErrConflict         the stream is open on another node: close it there, or recover the node
+//	ErrCorrupt          stored bytes are not what was written: the text names object and position
+//
 // # Walks
 //
 //	append    stream.go Append → wal.go append: an offset, and a place in the current bulk, into
