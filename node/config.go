@@ -34,6 +34,7 @@ type Config struct {
 	ReadAhead      int64
 	ReadInflight   int
 	UploadBytes    int64
+	UploadStreams  int
 	UploadInterval time.Duration
 
 	CompactionInterval time.Duration
@@ -87,7 +88,7 @@ func (c *Config) Fields() []Field {
 	*c = Config{
 		NodeID: 1, Data: "./tabletopic-data", Kafka: "127.0.0.1:9092", HTTP: "127.0.0.1:8081",
 		WALLinger: 250 * time.Millisecond, WALInflight: 16, WALHedgeMin: 100 * time.Millisecond, WALBytes: 8 << 20, WALUnflushed: 256 << 20,
-		LogCache: 256 << 20, BlockCache: 64 << 20, ReadAhead: 16 << 20, ReadInflight: 32, UploadBytes: 64 << 20, UploadInterval: time.Minute,
+		LogCache: 256 << 20, BlockCache: 64 << 20, ReadAhead: 16 << 20, ReadInflight: 32, UploadBytes: 64 << 20, UploadStreams: 20_000, UploadInterval: time.Minute,
 		CompactionInterval: 5 * time.Minute, CompactionMinor: 10 * time.Minute, CompactionMajor: time.Hour, CompactionMemory: 200 << 20,
 		CompactionObjects: 500, CompactionRate: 32 << 20, CompactionSplit: 8 << 20, ForceSplit: 2 * time.Hour, MinorBytes: 8 << 20, MajorBytes: 10 << 30,
 		CleanupInterval: time.Minute, CleanupBytes: 512 << 20, DeleteGrace: 10 * time.Minute, SweepInterval: 24 * time.Hour, SweepGrace: 6 * time.Hour,
@@ -115,6 +116,7 @@ func (c *Config) Fields() []Field {
 		{"read-ahead-bytes", &c.ReadAhead, "most that is read ahead of one consumer that reads the object store in order, in bytes; at most a quarter of block-cache-bytes is used"},
 		{"read-inflight", &c.ReadInflight, "reads of the object store for consumers at the same time; records in memory do not wait for them"},
 		{"upload-bytes", &c.UploadBytes, "the log cache is uploaded when this much is new, in bytes"},
+		{"upload-streams", &c.UploadStreams, "… or when it holds new records of this many streams"},
 		{"upload-interval", &c.UploadInterval, "the log cache is uploaded at least this often"},
 		{"compaction-interval", &c.CompactionInterval, "how often uploads that several streams share are sorted into objects of single streams"},
 		{"compaction-minor-interval", &c.CompactionMinor, "how often small objects of a stream are merged"},
@@ -204,7 +206,7 @@ func (c *Config) positive() error {
 	var errs []error
 	for name, v := range map[string]int64{
 		"wal-linger": int64(c.WALLinger), "wal-inflight": int64(c.WALInflight), "wal-bytes": c.WALBytes, "wal-unflushed-bytes": c.WALUnflushed, "log-cache-bytes": c.LogCache,
-		"block-cache-bytes": c.BlockCache, "read-ahead-bytes": c.ReadAhead, "read-inflight": int64(c.ReadInflight), "upload-bytes": c.UploadBytes, "upload-interval": int64(c.UploadInterval),
+		"block-cache-bytes": c.BlockCache, "read-ahead-bytes": c.ReadAhead, "read-inflight": int64(c.ReadInflight), "upload-bytes": c.UploadBytes, "upload-streams": int64(c.UploadStreams), "upload-interval": int64(c.UploadInterval),
 		"compaction-interval": int64(c.CompactionInterval), "compaction-minor-interval": int64(c.CompactionMinor),
 		"compaction-major-interval": int64(c.CompactionMajor), "compaction-memory-bytes": c.CompactionMemory,
 		"compaction-objects": int64(c.CompactionObjects), "compaction-rate-bytes": c.CompactionRate, "compaction-split-bytes": c.CompactionSplit,

@@ -208,7 +208,7 @@ func (n *Node) openLog(ctx context.Context, bucket objectstore.Bucket, meta *met
 		MinorBytes: n.cfg.MinorBytes, MajorBytes: n.cfg.MajorBytes, CleanupInterval: n.cfg.CleanupInterval, CleanupBytes: n.cfg.CleanupBytes,
 		DeleteGrace: n.cfg.DeleteGrace, SweepInterval: n.cfg.SweepInterval, SweepGrace: n.cfg.SweepGrace,
 		WALUnflushedBytes: n.cfg.WALUnflushed, LogCacheBytes: n.cfg.LogCache, BlockCacheBytes: n.cfg.BlockCache, ReadAheadBytes: n.cfg.ReadAhead, ReadInflight: n.cfg.ReadInflight,
-		UploadBytes: n.cfg.UploadBytes, UploadInterval: n.cfg.UploadInterval, Settled: meta.Settled,
+		UploadBytes: n.cfg.UploadBytes, UploadStreams: n.cfg.UploadStreams, UploadInterval: n.cfg.UploadInterval, Settled: meta.Settled,
 	}, streamstore.NodeID(n.cfg.NodeID), bucket, meta, meta, n.log)
 	if err != nil {
 		return fmt.Errorf("stream store: %w", err)

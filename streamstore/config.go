@@ -46,6 +46,9 @@ type Config struct {
 	LogCacheBytes int64
 	// UploadBytes archives the log cache's active block for upload. 64 MiB if zero.
 	UploadBytes int64
+	// UploadStreams archives it before it holds data of more streams than this, which bounds
+	// the streams of a stream set object and the transaction that commits it. 20,000 if zero.
+	UploadStreams int
 	// UploadInterval archives it when its oldest batch is this old. 60 s if zero.
 	UploadInterval time.Duration
 	// UploadInflight is the number of blocks uploaded at the same time. 3 if zero.
@@ -140,6 +143,7 @@ func (c *Config) setDefaults() {
 	setDefault(&c.WALUnflushedBytes, 1<<30)
 	setDefault(&c.LogCacheBytes, 256<<20)
 	setDefault(&c.UploadBytes, 64<<20)
+	setDefault(&c.UploadStreams, 20_000)
 	setDefault(&c.UploadInterval, time.Minute)
 	setDefault(&c.UploadInflight, 3)
 	setDefault(&c.SplitBytes, 8<<20)
@@ -181,7 +185,7 @@ func (c *Config) validate() error {
 	}{
 		{"WALBytes", c.WALBytes}, {"WALLinger", int64(c.WALLinger)}, {"WALIdleLinger", int64(c.WALIdleLinger)}, {"WALInflight", int64(c.WALInflight)},
 		{"WALHedgeInflight", int64(c.WALHedgeInflight)}, {"WALHedgePercent", int64(c.WALHedgePercent)},
-		{"WALUnflushedBytes", c.WALUnflushedBytes}, {"LogCacheBytes", c.LogCacheBytes}, {"UploadBytes", c.UploadBytes},
+		{"WALUnflushedBytes", c.WALUnflushedBytes}, {"LogCacheBytes", c.LogCacheBytes}, {"UploadBytes", c.UploadBytes}, {"UploadStreams", int64(c.UploadStreams)},
 		{"UploadInterval", int64(c.UploadInterval)}, {"UploadInflight", int64(c.UploadInflight)}, {"SplitBytes", c.SplitBytes},
 		{"BlockBytes", int64(c.BlockBytes)}, {"BlockCacheBytes", c.BlockCacheBytes}, {"IndexCacheBytes", c.IndexCacheBytes},
 		{"ReadAheadBytes", c.ReadAheadBytes}, {"ReadInflight", int64(c.ReadInflight)}, {"DeleteGrace", int64(c.DeleteGrace)}, {"SweepGrace", int64(c.SweepGrace)},

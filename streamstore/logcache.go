@@ -79,16 +79,22 @@ func (b *cacheBlock) sorted() []*streamSpan {
 	return spans
 }
 
-// add puts an acknowledged bulk into the active block and archives that at limit bytes. It
-// reports whether the upload loop must look: a block was born or archived.
-func (c *logCache) add(b *bulk, limit int64, now time.Time) (look bool) {
+// add puts an acknowledged bulk into the active block and archives that at limit bytes, or
+// before it holds more than streams streams. It reports whether the upload loop must look: a
+// block was born or archived.
+func (c *logCache) add(b *bulk, limit int64, streams int, now time.Time) (look bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if look = c.active == nil; look {
-		c.active = newCacheBlock(now)
-	}
 	for i := range b.entries {
 		e := &b.entries[i]
+		if c.active != nil && len(c.active.spans) >= streams && c.active.spans[e.stream.id] == nil {
+			c.active.mark = b.seq // the rest of the bulk comes with the next block
+			c.archiveLocked()
+		}
+		if c.active == nil {
+			c.active = newCacheBlock(now)
+			look = true
+		}
 		span, isNew := c.active.add(e.stream.id, e.stream.epoch, e.batch)
 		if isNew {
 			c.streams[span.stream] = append(c.streams[span.stream], span)

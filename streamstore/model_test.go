@@ -434,7 +434,7 @@ func runModel(t *testing.T, seed uint64, cfg Config, faults objectstore.Faults, 
 // wherever it can, with a memory of few blocks; the second has it when it comes to it.
 var modelConfigs = []Config{
 	{
-		WAL: WALObject, WALBytes: 4 << 10, UploadBytes: 32 << 10, LogCacheBytes: 64 << 10, SplitBytes: 8 << 10, BlockBytes: 1 << 10, BlockCacheBytes: 16 << 10, IndexCacheBytes: 1 << 10,
+		WAL: WALObject, WALBytes: 4 << 10, UploadBytes: 32 << 10, UploadStreams: 2, LogCacheBytes: 64 << 10, SplitBytes: 8 << 10, BlockBytes: 1 << 10, BlockCacheBytes: 16 << 10, IndexCacheBytes: 1 << 10,
 		CompactionInterval: 300 * time.Millisecond, CompactionBytes: 48 << 10, ForceSplit: 20 * time.Second, CleanupInterval: 200 * time.Millisecond, CleanupBytes: 1,
 		MinorInterval: 500 * time.Millisecond, MinorBytes: 4 << 10, MajorInterval: 700 * time.Millisecond, MajorBytes: 64 << 10, CleanInterval: 2 * time.Second,
 	},

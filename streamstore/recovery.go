@@ -268,6 +268,10 @@ func (r *recovery) bulk(ctx context.Context, seq uint64, body []byte) error {
 	size := int64(len(body))
 	for len(body) > 0 {
 		rec, tail, err := parseRecord(body)
+		if err == nil && r.block != nil && len(r.block.spans) >= r.s.cfg.UploadStreams && r.block.spans[rec.stream] == nil {
+			r.block.mark = seq // the rest of the bulk comes with the next block
+			err = r.flush(ctx)
+		}
 		if err == nil {
 			err = r.add(rec)
 		}

@@ -325,3 +325,68 @@ func TestBulkLingersAfterAFullOne(t *testing.T) {
 		t.Errorf("closes in %s, want about %s", wait, cfg.WALLinger)
 	}
 }
+
+// No upload holds data of more streams than UploadStreams, be they all in one WAL bulk, nor
+// does one of a recovery; a crash between two uploads of one bulk loses nothing of it.
+func TestUploadsHoldFewStreams(t *testing.T) {
+	e := newEnv(t)
+	cfg := e.config(WALObject)
+	cfg.WALBytes, cfg.WALLinger, cfg.WALIdleLinger = 1<<20, time.Minute, 10*time.Second // one bulk
+	cfg.UploadBytes, cfg.LogCacheBytes, cfg.UploadStreams = 1<<20, 4<<20, 7
+	h := &hooked{MemoryManager: e.meta}
+	died := errors.New("died")
+	var commits, streams int
+	h.commit = func(u Upload) error {
+		commits++
+		if n := len(u.Streams); u.StreamSet != nil {
+			if n += len(u.StreamSet.Ranges); n > 7 {
+				t.Errorf("an upload of %d streams", n)
+			}
+			streams += n
+		}
+		if commits == 2 || commits == 4 {
+			return fmt.Errorf("%w: %w", ErrConflict, died)
+		}
+		return nil
+	}
+	open := func() (*Store, error) {
+		return Open(context.Background(), cfg, 1, e.bucket, h, h, newEnvLog())
+	}
+	s, err := open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.abandon)
+	all := e.create(s, 30, 1)
+	var done []<-chan error
+	for i, st := range append(all, all...) {
+		done = append(done, start(t, st, fmt.Sprint(i)))
+	}
+	s.wal.flush()
+	for _, c := range done {
+		if err := <-c; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if data, _ := e.walObjects(s.Node()); len(data) != 1 {
+		t.Fatalf("%d bulks, want one", len(data))
+	}
+	s.upload.force()
+	<-s.Fenced() // by the second commit
+	s.abandon()
+	if _, err := open(); !errors.Is(err, died) {
+		t.Fatalf("opened: %v", err)
+	}
+	if s, err = open(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.abandon)
+	if commits < 7 || streams < 30 {
+		t.Fatalf("%d commits of %d streams", commits, streams)
+	}
+	for i, st := range e.reopen(s, requests(all, 2)...) {
+		if got := readAll(t, st); !slices.Equal(got, []string{fmt.Sprint(i), fmt.Sprint(i + 30)}) {
+			t.Fatalf("stream %d holds %q", i, got)
+		}
+	}
+}
