@@ -105,33 +105,3 @@ func BenchmarkColdReadMemory(b *testing.B) {
 	}
 	b.ReportMetric(float64(e.gets.Load()-before)/float64(n), "GETs/op")
 }
-
-// BenchmarkRecovery opens a node whose WAL holds 1 GiB that no object has.
-func BenchmarkRecovery(b *testing.B) {
-	for _, kind := range []WALKind{WALObject, WALFile} {
-		b.Run("wal="+string(kind), func(b *testing.B) {
-			b.SetBytes(1 << 30)
-			for range b.N {
-				b.StopTimer()
-				e := newEnv(b)
-				cfg := Config{WAL: kind, WALDir: b.TempDir(), WALFS: vfs.Default, CleanInterval: -1, UploadBytes: 1 << 40, LogCacheBytes: 1 << 41, WALUnflushedBytes: 256 << 20}
-				s := e.open(cfg)
-				streams := e.create(s, 100, 1)
-				var wg sync.WaitGroup
-				payload := make([]byte, 64<<10)
-				for i := range 16 << 10 {
-					wg.Add(1)
-					if _, err := streams[i%len(streams)].Append(context.Background(), RecordBatch{Count: 10, Payload: payload}, func(error) { wg.Done() }); err != nil {
-						b.Fatal(err)
-					}
-				}
-				wg.Wait()
-				s.abandon()
-				s.cache = nil
-				cfg.UploadBytes, cfg.LogCacheBytes = 0, 0
-				b.StartTimer()
-				e.open(cfg)
-			}
-		})
-	}
-}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tabletopic/tabletopic/internal/invariant"
+	"github.com/tabletopic/tabletopic/objectstore"
 )
 
 // A walReader takes over the WAL of an earlier life.
@@ -352,6 +353,7 @@ func (r *recovery) wait() error {
 // sweepWALs deletes what lives of any node left although their WALs are retired: a recovery
 // may have died before it deleted, and a zombie may have written above its fence. Fences stay.
 func (s *Store) sweepWALs(ctx context.Context) error {
+	ctx = objectstore.For(ctx, objectstore.ForCleanup)
 	nodes, err := s.streams.Nodes(ctx)
 	if err != nil {
 		return err
