@@ -431,14 +431,22 @@ func (r *reader) newIndexLoad(reader any, object ObjectRef) *indexLoad {
 }
 
 // runLocked returns how many of the blocks, which one request can read, are neither in
-// memory nor being read: one at least, else up to size bytes.
+// memory nor being read: one at least, else up to size bytes, or a little more to leave no
+// short rest of a long run.
 func (r *reader) runLocked(blocks []indexEntry, size int64) (n int, bytes int64) {
-	for _, e := range blocks {
-		if n > 0 && (bytes+int64(e.Size) > size || r.knownLocked(e.key()) || e.object != blocks[0].object || e.Position != blocks[0].Position+bytes) {
+	rest := int64(0)
+	for i, e := range blocks {
+		if i > 0 && (r.knownLocked(e.key()) || e.object != blocks[0].object || e.Position != blocks[0].Position+bytes+rest) {
+			return i, bytes + rest
+		}
+		if i == 0 || rest == 0 && bytes+int64(e.Size) <= size {
+			bytes += int64(e.Size)
+			n++
+			continue
+		}
+		if rest += int64(e.Size); rest > min(minReadAhead, bytes/4) {
 			break
 		}
-		bytes += int64(e.Size)
-		n++
 	}
 	return n, bytes
 }

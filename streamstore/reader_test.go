@@ -133,6 +133,50 @@ func TestMemoryReadsDoNotQueue(t *testing.T) {
 	})
 }
 
+// A read that waits for its turn and is given up is not sent.
+func TestAbandonedReadIsNotSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t)
+		f := e.faulty()
+		o := e.observe()
+		cfg := quiet()
+		cfg.ReadInflight = 1
+		s := e.open(cfg)
+		streams := e.create(s, 10, 1)
+		for _, st := range streams { // an object of its own each
+			appendAll(t, st, numbered("r", 10, 1000)...)
+			upload(t, s)
+			fetch(t, st, 0, 1) // brings the index
+		}
+		s.reader.forgetBlocks()
+		o.take(objectstore.OpGet, "")
+		hold := f.Hold(objectstore.Before, isGet)
+		ctx, cancel := context.WithCancel(context.Background())
+		var wg sync.WaitGroup
+		read := func(ctx context.Context, st *Stream, want error) {
+			wg.Go(func() {
+				if _, err := st.Fetch(ctx, 0, 10, 1<<20); !errors.Is(err, want) {
+					t.Errorf("stream %d: %v, want %v", st.ID(), err, want)
+				}
+			})
+		}
+		read(context.Background(), streams[0], nil)
+		<-hold.Reached()
+		for _, st := range streams[1:] {
+			read(ctx, st, context.Canceled)
+		}
+		read(context.Background(), streams[9], nil) // somebody else waits for the last one
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		hold.Release(nil)
+		wg.Wait()
+		if n := o.take(objectstore.OpGet, ""); n != 2 {
+			t.Fatalf("%d GETs, want 2: what somebody still waited for", n)
+		}
+	})
+}
+
 // Two streams' blocks of one stream set object, wanted while the lane is full, are one request.
 func TestStreamsOfOneObjectShareARequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -609,4 +653,99 @@ func TestLongIndexTakesAnotherTurn(t *testing.T) {
 			t.Fatalf("%d GETs, want 2 for the index and at most 2 for 20 blocks side by side", n)
 		}
 	})
+}
+
+// A sequential reader whose objects are compacted away and deleted in the middle of a read looks
+// them up again and goes on.
+func TestSequentialReaderSurvivesCompaction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := context.Background()
+		e := newEnv(t)
+		f := e.faulty()
+		cfg := e.compacting()
+		cfg.DeleteGrace = time.Nanosecond
+		s := e.open(cfg)
+		streams := e.create(s, 3, 1)
+		want := make([][]string, len(streams))
+		for i := range 6 {
+			for j, st := range streams {
+				part := numbered(fmt.Sprint(j, "-", i), 8, 300)
+				want[j] = append(want[j], part...)
+				appendAll(t, st, part...)
+			}
+			upload(t, s)
+		}
+		st, end := streams[1], streams[1].ConfirmOffset()
+		var got []string
+		at := int64(0)
+		read := func(upTo int64) error {
+			for at < upTo {
+				batches, err := st.Fetch(ctx, at, end, 1)
+				if err != nil {
+					return err
+				}
+				got = append(got, string(batches[0].Payload))
+				at = batches[0].End()
+			}
+			return nil
+		}
+		if err := read(end / 3); err != nil {
+			t.Fatal(err)
+		}
+		s.reader.forgetBlocks()
+		var held atomic.Bool
+		hold := f.Hold(objectstore.Before, func(op objectstore.Op, key string) bool {
+			return op == objectstore.OpGet && held.CompareAndSwap(false, true) // the reader's, not those of compaction
+		})
+		done := make(chan error, 1)
+		go func() { done <- read(end) }()
+		<-hold.Reached()
+		compact(t, s)
+		<-time.After(time.Second)
+		if n, err := s.Clean(ctx); err != nil || n == 0 {
+			t.Fatalf("%d objects deleted, %v", n, err)
+		}
+		hold.Release(nil)
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(got, want[1]) {
+			t.Fatalf("%d batches, want %d", len(got), len(want[1]))
+		}
+	})
+}
+
+// A read that fails is an error, for ever if need be: never a gap, never the end.
+func TestFailedReadIsNoGap(t *testing.T) {
+	e := newEnv(t)
+	f := e.faulty()
+	want := numbered("r", 10, 300)
+	_, st := e.cold(e.config(WALObject), want)
+	f.SetFaults(objectstore.Faults{Unavailable: 1})
+	for range 3 {
+		if got, err := st.Fetch(context.Background(), 0, 10, 1<<20); !errors.Is(err, objectstore.ErrInjected) {
+			t.Fatalf("%d batches, %v", len(got), err)
+		}
+	}
+	f.SetFaults(objectstore.Faults{Torn: 1})
+	if got, err := st.Fetch(context.Background(), 0, 10, 1<<20); err == nil {
+		t.Fatalf("%d batches of an answer that broke off", len(got))
+	}
+	f.SetFaults(objectstore.Faults{})
+	if got := readAll(t, st); !slices.Equal(got, want) {
+		t.Fatalf("%d batches afterwards", len(got))
+	}
+}
+
+// An object that does not hold what metadata says is corrupt, and named.
+func TestObjectWithoutItsRange(t *testing.T) {
+	e := newEnv(t)
+	s, st := e.cold(e.config(WALObject), numbered("r", 10, 300))
+	e.meta.mu.Lock()
+	known := e.meta.streams[st.ID()].ranges
+	known[0].End = 20
+	e.meta.mu.Unlock()
+	if _, _, err := s.reader.read(context.Background(), st.ID(), 15, 20, 1); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), ObjectKey(known[0].ID)) {
+		t.Fatalf("read beyond what the object holds: %v", err)
+	}
 }
