@@ -163,4 +163,3 @@ func TestRequestsHaveAPurpose(t *testing.T) {
 		}
 	}
 }
-

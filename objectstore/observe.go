@@ -36,6 +36,7 @@ const (
 	ForCleanup    Purpose = "cleanup"    // deletes of what nothing names, and the search for it
 	ForMetadata   Purpose = "metadata"   // snapshots and generations of the metadata database
 	ForTable      Purpose = "table"      // data files and metadata of tables
+	ForCheck      Purpose = "check"      // tabletopic object list and check
 	ForProbe      Purpose = "probe"      // the check at the start that a store does what is needed
 )
 

@@ -50,7 +50,7 @@ func ObjectKey(id ObjectID) string {
 }
 
 func parseObjectKey(key string) (ObjectID, bool) {
-	v, err := strconv.ParseUint(key[strings.LastIndexByte(key, '/')+1:], 16, 64)
+	v, err := strconv.ParseUint(key[strings.LastIndexByte(key, '/')+1:], 16, 63)
 	if err != nil || ObjectKey(ObjectID(v)) != key {
 		return 0, false
 	}

@@ -84,6 +84,7 @@ func TestSweepDeletesOnlyOrphans(t *testing.T) {
 		foreign := []string{
 			"data/notes.txt", "data/00/x", "data/data/00/0000000000000100", // another cluster below data/
 			fmt.Sprintf("data/00/%016x", uint64(first)), // an id at the place of another
+			"data/ff/ffffffffffffffff",                  // a number that no id has
 		}
 		for i := range ObjectID(3) {
 			e.put(ObjectKey(first + i))
@@ -91,7 +92,7 @@ func TestSweepDeletesOnlyOrphans(t *testing.T) {
 		for _, key := range append(foreign, ObjectKey(1<<40), "wal/7/0000000000000001/00", "warehouse/x") {
 			e.put(key)
 		}
-		want := SweepResult{Mine: true, Young: 4, Foreign: 4}
+		want := SweepResult{Mine: true, Young: 4, Foreign: 5}
 		if d := cmp.Diff(sweep(t, s), want); d != "" {
 			t.Fatalf("before the grace (-got +want):\n%s", d)
 		}
@@ -101,7 +102,7 @@ func TestSweepDeletesOnlyOrphans(t *testing.T) {
 			t.Fatalf("a minute before the grace (-got +want):\n%s", d)
 		}
 		<-time.After(2 * time.Minute)
-		want = SweepResult{Mine: true, Orphans: 2, Bytes: 2 * int64(len("left behind")), Young: 2, Foreign: 4}
+		want = SweepResult{Mine: true, Orphans: 2, Bytes: 2 * int64(len("left behind")), Young: 2, Foreign: 5}
 		if d := cmp.Diff(sweep(t, s), want); d != "" {
 			t.Fatalf("after the grace (-got +want):\n%s", d)
 		}
@@ -113,8 +114,8 @@ func TestSweepDeletesOnlyOrphans(t *testing.T) {
 		if n := metric(t, s, "tabletopic_stream_orphans_deleted_total"); n != 2 {
 			t.Errorf("metric says %v orphans, want 2", n)
 		}
-		if n := metric(t, s, "tabletopic_stream_sweep_foreign_keys"); n != 4 {
-			t.Errorf("metric says %v foreign keys, want 4", n)
+		if n := metric(t, s, "tabletopic_stream_sweep_foreign_keys"); n != 5 {
+			t.Errorf("metric says %v foreign keys, want 5", n)
 		}
 		for _, key := range []string{"wal/7/0000000000000001/00", "warehouse/x"} {
 			if _, err := e.memory.Get(context.Background(), key, 0, 1); err != nil {
