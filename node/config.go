@@ -153,6 +153,10 @@ func (c *Config) Fields() []Field {
 	}
 }
 
+// minDeleteGrace is longer than the pause before a commit is repeated; see
+// Config.DeleteGrace of package streamstore.
+const minDeleteGrace = 10 * time.Second
+
 // complete fills the settings that depend on others and refuses those that cannot work.
 func (c *Config) complete() error {
 	abs, err := filepath.Abs(c.Data)
@@ -189,6 +193,7 @@ func (c *Config) complete() error {
 		check(c.WAL == "s3" || !cluster, "wal file: no other node of a cluster could recover it: use wal s3 with a PostgreSQL metadata database"),
 		check(c.WALIdleLinger >= 0, "wal-idle-linger: want zero or more"),
 		check(c.WALHedgeMin != 0, "wal-hedge-min: want more than zero, or less for never"),
+		check(c.DeleteGrace >= minDeleteGrace, "delete-grace %s: want %s or more, for a commit whose answer was lost to be repeated", c.DeleteGrace, minDeleteGrace),
 		address("kafka", c.Kafka),
 		address("http", c.HTTP),
 		check(c.KafkaAdvertised == "" || address("", c.KafkaAdvertised) == nil, "kafka-advertised %q: want HOST:PORT", c.KafkaAdvertised),

@@ -105,7 +105,9 @@ type Config struct {
 	// many goroutines. Random if nil; a simulation passes numbers that its seed decides.
 	Jitter func() float64
 	// DeleteGrace is how long an object that nothing names is kept for readers that still
-	// know it. 10 min if zero.
+	// know it. It must be longer than a commit whose answer was lost takes to be repeated, 5 s
+	// and the time of the call: the repeat of one whose objects are trimmed and forgotten
+	// meanwhile is refused, and stops the node, though nothing is lost. 10 min if zero.
 	DeleteGrace time.Duration
 	// SweepInterval is how often one node of the cluster looks for objects in the bucket that
 	// metadata does not know, and deletes them. 24 h if zero, never if negative.

@@ -66,7 +66,7 @@ func benchmarkRecovery(b *testing.B, bucket objectstore.Bucket, cfg Config, reco
 		e.bucket = bucket
 		cfg.CleanInterval = -1
 		lazy := cfg
-		lazy.UploadBytes, lazy.LogCacheBytes, lazy.WALUnflushedBytes, lazy.UploadInterval = 1<<40, 1<<41, 256<<20, time.Hour
+		lazy.UploadBytes, lazy.LogCacheBytes, lazy.WALUnflushedBytes, lazy.UploadInterval = 1<<40, 1<<41, 1<<40, time.Hour
 		s := e.open(lazy)
 		streams := e.create(s, 100, 1)
 		payload := make([]byte, 64<<10)

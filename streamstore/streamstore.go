@@ -96,7 +96,8 @@ type ObjectManager interface {
 	// CommitUpload makes uploaded objects visible, advances the end offsets and moves the
 	// WAL mark, as one change. Each range must start at its stream's end offset and carry
 	// its epoch, else ErrConflict; ranges of streams deleted meanwhile are dropped. A
-	// repeat of a commit that happened succeeds.
+	// repeat of a commit that happened succeeds, as long as its objects are not forgotten:
+	// see Config.DeleteGrace.
 	CommitUpload(ctx context.Context, node Node, u Upload) error
 	// CommitCompaction replaces objects by others that hold the same, as one change: from the
 	// start of each stream on, the results must cover exactly the ranges that metadata finds
