@@ -51,9 +51,15 @@ type compactor struct {
 
 func newCompactor(s *Store) *compactor {
 	return &compactor{
-		s: s, busy: make(chan struct{}, 1),
+		s: s, busy: make(chan struct{}, 1), pace: pacer{busy: s.serving},
 		grown: make(map[StreamID]struct{}), linked: make(map[StreamID]struct{}), trimmed: make(map[StreamID]struct{}),
 	}
+}
+
+// serving reports whether those who are served need the object store: a fetch waits for an
+// object, or uploads lag behind so far that appends will have to wait.
+func (s *Store) serving() bool {
+	return s.unuploaded() > s.cfg.LogCacheBytes/2 || s.reader.serving()
 }
 
 // noteObjects remembers that streams got objects of their own.

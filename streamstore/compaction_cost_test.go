@@ -13,6 +13,21 @@ import (
 	"github.com/tabletopic/tabletopic/objectstore"
 )
 
+// byPurpose counts requests by what they are for.
+type byPurpose struct {
+	mu     sync.Mutex
+	counts map[objectstore.Purpose]int64 // guarded by mu
+}
+
+func (b *byPurpose) ObserveRequest(r objectstore.Request) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.counts == nil {
+		b.counts = make(map[objectstore.Purpose]int64)
+	}
+	b.counts[r.Purpose]++
+}
+
 // A node that takes 33 MiB/s makes at most 400 requests for each GiB, with WAL, upload,
 // compaction, deletion and everything else. To be quick the test has all sizes, and the
 // rate, divided by 256; each request then stands for 256 times its bytes.
@@ -21,8 +36,9 @@ func TestRequestsPerGiB(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			const scale = 256
 			var count objectstore.Counter
+			var by byPurpose
 			e := newEnv(t)
-			bucket := objectstore.Observe(e.memory, &count)
+			bucket := objectstore.Observe(objectstore.Observe(e.memory, &count), &by)
 			cfg := Config{
 				WALBytes: 8 << 20 / scale, UploadBytes: 64 << 20 / scale, LogCacheBytes: 256 << 20 / scale, SplitBytes: 8 << 20 / scale,
 				BlockBytes: 512 << 10 / scale, CompactionBytes: 200 << 20 / scale, CompactionRate: 32 << 20 / scale, MinorBytes: 8 << 20 / scale,
@@ -42,15 +58,21 @@ func TestRequestsPerGiB(t *testing.T) {
 				}
 				<-time.After(10 * time.Millisecond)
 			}
+			s.abandon()
 			gib := float64(sent*512*scale) / (1 << 30)
 			perGiB := func(n int64) float64 { return float64(n) / gib }
 			t.Logf("%d streams, %.0f GiB: %.0f requests a GiB: %.0f create, %.0f put, %.0f get, %.1f delete, %.1f list; %d objects of stream 0", streams, gib, perGiB(count.Requests()),
 				perGiB(count.Count(objectstore.OpPutIfAbsent)), perGiB(count.Count(objectstore.OpPut)), perGiB(count.Count(objectstore.OpGet)),
 				perGiB(count.Count(objectstore.OpDelete)), perGiB(count.Count(objectstore.OpList)), len(e.objectsOf(all[0])))
+			for p, n := range by.counts {
+				t.Logf("%d streams: %.1f requests a GiB for %s", streams, perGiB(n), p)
+			}
 			if got := perGiB(count.Requests()); got > 400 {
 				t.Errorf("%d streams: %.0f requests a GiB, want at most 400", streams, got)
 			}
-			s.abandon()
+			if by.counts[""] > 0 {
+				t.Errorf("%d requests do not say what they are for", by.counts[""])
+			}
 		})
 	}
 }

@@ -533,10 +533,80 @@ func TestCompactionOfSparseOffsets(t *testing.T) {
 	}
 }
 
+// A stream whose offsets span exactly 2^31, or more, in one block of one object keeps them all.
+func TestCompactionOfWideSpans(t *testing.T) {
+	e := newEnv(t)
+	s := e.open(e.compacting())
+	streams := e.create(s, 2, 1)
+	for _, counts := range [][]int32{{math.MaxInt32, 1}, {math.MaxInt32, math.MaxInt32, 3}} {
+		for _, st := range streams {
+			for _, n := range counts {
+				done := make(chan error, 1)
+				if _, err := st.Append(context.Background(), RecordBatch{Count: n, MaxTimestamp: -1, Payload: []byte("x")}, func(err error) { done <- err }); err != nil {
+					t.Fatal(err)
+				}
+				if err := <-done; err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		upload(t, s)
+	}
+	const end = 1<<31 + 1<<32 + 1
+	for range 2 {
+		for _, st := range streams {
+			if ranges := e.objectsOf(st); ranges[len(ranges)-1].End != end {
+				t.Fatalf("stream %d lies in %v, want an end of %d", st.id, ranges, int64(end))
+			}
+			if got := readAll(t, st); len(got) != 5 {
+				t.Fatalf("%d batches, want 5", len(got))
+			}
+			for offset, base := range map[int64]int64{1<<31 - 1: 1<<31 - 1, 1 << 31: 1 << 31, end - 1: end - 3} {
+				batches, err := st.Fetch(context.Background(), offset, offset+1, 1)
+				if err != nil || len(batches) != 1 || batches[0].BaseOffset != base {
+					t.Fatalf("fetch of %d: %+v, %v, want base %d", offset, batches, err, base)
+				}
+			}
+		}
+		compact(t, s)
+	}
+}
+
+// Objects that are gone already are deleted again without an error: a node may die between
+// the deletion and metadata's word of it.
+func TestCleanIsRepeated(t *testing.T) {
+	e := newEnv(t)
+	s := e.open(e.compacting())
+	st := e.create(s, 1, 1)[0]
+	for i := range 3 { // become a composite of three parts
+		appendAll(t, st, numbered(fmt.Sprint(i), 10, 1000)...)
+		upload(t, s)
+	}
+	compact(t, s)
+	if got := kinds(e.objectsOf(st)); !slices.Equal(got, []ObjectKind{KindComposite}) {
+		t.Fatalf("kinds %v", got)
+	}
+	if err := errors.Join(st.Destroy(context.Background()), s.streams.DeleteStreams(context.Background(), s.Node(), []StreamID{st.id})); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range e.dataObjects() {
+		if err := e.memory.Delete(context.Background(), o.Key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.meta.SetClock(func() time.Time { return time.Now().Add(time.Hour) })
+	for _, want := range []int{4, 0} {
+		if n, err := s.Clean(context.Background()); err != nil || n != want {
+			t.Fatalf("cleaned %d, %v, want %d", n, err, want)
+		}
+	}
+}
+
 // Reads of a run are spread over the time that it has, and never go below the rate that is set.
 func TestPacer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var p pacer
+		busy := false
+		p := pacer{busy: func() bool { return busy }}
 		for _, test := range []struct {
 			over time.Duration
 			rate int64
@@ -556,6 +626,17 @@ func TestPacer(t *testing.T) {
 			if got := time.Since(begin); got != test.want {
 				t.Errorf("10,000 bytes over %v at %d a second: %v, want %v", test.over, test.rate, got, test.want)
 			}
+			busy = true // for each of these reads the next one waits four times as long
+			begin = time.Now()
+			for range 3 {
+				if err := p.wait(context.Background(), 1000); err != nil {
+					t.Fatal(err)
+				}
+			}
+			busy = false
+			if got, want := time.Since(begin), test.want/9*(1+4+4); got != want {
+				t.Errorf("3,000 bytes over %v at %d a second while others are served: %v, want %v", test.over, test.rate, got, want)
+			}
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
@@ -563,4 +644,50 @@ func TestPacer(t *testing.T) {
 			t.Error("waited after the context had ended")
 		}
 	})
+}
+
+// Compaction goes at a quarter of its rate while a fetch waits for an object, and while much
+// waits for upload.
+func TestCompactionYields(t *testing.T) {
+	took := make(map[string]time.Duration)
+	for _, while := range []string{"idle", "fetch", "upload"} {
+		synctest.Test(t, func(t *testing.T) {
+			e := newEnv(t)
+			faulty := objectstore.NewFaulty(e.memory, objectstore.Faults{})
+			e.bucket = faulty
+			cfg := e.compacting()
+			cfg.CompactionRate, cfg.UploadBytes, cfg.LogCacheBytes = 1000, 32<<10, 64<<10
+			s := e.open(cfg)
+			streams := e.create(s, 3, 1)
+			appendAll(t, streams[0], numbered("large", 10, 1000)...) // an object of its own
+			upload(t, s)
+			for range 10 {
+				for _, st := range streams[1:] {
+					appendAll(t, st, numbered("small", 3, 200)...)
+				}
+				upload(t, s)
+			}
+			held := ObjectKey(e.objectsOf(streams[0])[0].ID)
+			hold := faulty.Hold(objectstore.Before, func(_ objectstore.Op, key string) bool { return key == held })
+			switch while {
+			case "fetch":
+				go streams[0].Fetch(context.Background(), 0, 1, 1)
+				<-hold.Reached()
+			case "upload":
+				held = ObjectKey(e.meta.nextObject)
+				appendAll(t, streams[0], numbered("more", 40, 1000)...)
+				<-hold.Reached()
+			}
+			begin := time.Now()
+			compact(t, s)
+			took[while] = time.Since(begin)
+			hold.Release(nil)
+			s.abandon()
+		})
+	}
+	for _, while := range []string{"fetch", "upload"} {
+		if ratio := float64(took[while]) / float64(took["idle"]); took["idle"] < 10*time.Second || ratio < 3.9 || ratio > 4.1 {
+			t.Errorf("compaction takes %v, beside a waiting %s %v, want four times as long", took["idle"], while, took[while])
+		}
+	}
 }

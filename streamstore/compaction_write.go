@@ -196,8 +196,14 @@ func (w *compactionWriter) putSet(ctx context.Context) error {
 	return w.c.put(ctx, id, body, size)
 }
 
+// yieldShare is what is left of the rate of compaction while others need the object store: it
+// goes on slowly, for what it does not do is paid for by every read.
+const yieldShare = 1.0 / 4
+
 // A pacer spreads reads over time, so that compaction stays below the traffic that is served.
 type pacer struct {
+	busy func() bool // others need the object store
+
 	mu   sync.Mutex
 	rate float64   // bytes per second; guarded by mu
 	next time.Time // guarded by mu; when the next read may begin
@@ -216,13 +222,17 @@ func (p *pacer) start(bytes int64, over time.Duration, rate int64) {
 
 // wait returns when n bytes may be read.
 func (p *pacer) wait(ctx context.Context, n int64) error {
+	share := 1.0
+	if p.busy() {
+		share = yieldShare
+	}
 	p.mu.Lock()
 	now := time.Now()
 	if p.next.Before(now) {
 		p.next = now
 	}
 	at := p.next
-	p.next = at.Add(time.Duration(float64(n) / p.rate * float64(time.Second)))
+	p.next = at.Add(time.Duration(float64(n) / (p.rate * share) * float64(time.Second)))
 	p.mu.Unlock()
 	t := time.NewTimer(at.Sub(now))
 	defer t.Stop()

@@ -78,7 +78,8 @@ type Config struct {
 	// CompactionObjects is the number of stream set objects looked at in one run. 500 if zero.
 	CompactionObjects int
 	// CompactionRate is the number of bytes a second that compaction may read. A run that
-	// cannot end within four fifths of CompactionInterval so reads faster. 32 MiB if zero.
+	// cannot end within four fifths of CompactionInterval so reads faster. It is a quarter while
+	// a fetch waits for an object, or half of LogCacheBytes for upload. 32 MiB if zero.
 	CompactionRate int64
 	// ForceSplit is the age at which what is left in stream set objects becomes stream
 	// objects, however small. 120 min if zero.

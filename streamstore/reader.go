@@ -393,6 +393,13 @@ func (r *reader) pageAheadLocked(s *session, stream StreamID) {
 	})
 }
 
+// serving reports whether a fetch waits for an object, or for its turn.
+func (r *reader) serving() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.lane.running > r.lane.aheadRunning || r.lane.turns.Len() > 0
+}
+
 // indexLocked returns the index of an object. Concurrent calls share one read.
 func (r *reader) indexLocked(ctx context.Context, object ObjectRef, stream StreamID) ([]indexEntry, error) {
 	if entries, ok := r.indexes.get(object.ID); ok {
