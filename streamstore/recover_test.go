@@ -504,6 +504,38 @@ func TestSweepKeepsWhatIsToBeRecovered(t *testing.T) {
 	}
 }
 
+// A recovered WAL is kept until the recovery is settled, and removed by the next cleaning.
+func TestRecoveredWALGoesWhenSettled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t)
+		dead := e.node(1)
+		appendAll(t, e.create(dead, 1, 1)[0], "a")
+		dead.abandon()
+		cfg := e.config(WALObject)
+		cfg.CleanInterval = time.Minute
+		settled := make(chan struct{})
+		cfg.Settled = func(ctx context.Context) error {
+			select {
+			case <-settled:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		s := e.nodeWith(2, cfg)
+		recoverNode(t, s, 1)
+		<-time.After(2 * time.Minute)
+		if data, _ := e.walObjects(dead.Node()); len(data) != 1 {
+			t.Fatalf("not settled, and the WAL holds %v", data)
+		}
+		close(settled)
+		<-time.After(2 * time.Minute)
+		if data, fences := e.walObjects(dead.Node()); len(data) != 0 || len(fences) != 1 {
+			t.Fatalf("settled, and the WAL holds %v and fences %v", data, fences)
+		}
+	})
+}
+
 // While an upload takes its time, recovery reads on, but holds no more than UploadBytes and a
 // few bulks.
 func TestRecoveryMemoryIsBounded(t *testing.T) {

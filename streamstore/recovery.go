@@ -98,9 +98,7 @@ func (r *recovery) takeOver(ctx context.Context, id NodeID) error {
 		return err
 	}
 	r.log.Info("recovered another node", "records", r.done.Records, "bytes", r.done.Bytes)
-	if err := s.sweepWALs(ctx); err != nil {
-		r.log.Warn("recovered WALs not removed, they only take space", "error", err)
-	}
+	s.sweepDue.Store(true)
 	return nil
 }
 

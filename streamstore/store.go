@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tabletopic/tabletopic/internal/invariant"
@@ -42,7 +43,9 @@ type Store struct {
 	cancel context.CancelCauseFunc // … which this ends
 	work   sync.WaitGroup          // … and this waits for
 	rescue chan struct{}           // cap 1: held while another node is recovered
-	fenced chan struct{}           // closed when the node may acknowledge nothing more
+
+	sweepDue atomic.Bool   // retired WALs may have left something
+	fenced   chan struct{} // closed when the node may acknowledge nothing more
 
 	mu     sync.Mutex
 	err    error                // guarded by mu; why fenced is closed
@@ -91,6 +94,7 @@ func Open(ctx context.Context, cfg Config, id NodeID, bucket objectstore.Bucket,
 
 	run, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	s.run, s.cancel = run, cancel
+	s.sweepDue.Store(true)
 	s.compact = newCompactor(s)
 	s.wal = newWAL(node, by, s.device, cfg)
 	s.upload = newUploader(s)
@@ -332,16 +336,18 @@ func (s *Store) cleanLoop(ctx context.Context) {
 	t := time.NewTicker(s.cfg.CleanInterval)
 	defer t.Stop()
 	var count time.Time // when objects are counted next
-	for swept := false; ; {
+	for {
 		select {
 		case <-t.C:
 		case <-ctx.Done():
 			return
 		}
-		if !swept {
-			err := s.sweepWALs(ctx)
-			if swept = err == nil; !swept && ctx.Err() == nil {
-				s.log.Warn("remains of earlier WALs not removed, trying again later", "error", err)
+		if s.sweepDue.Swap(false) {
+			if err := s.sweepWALs(ctx); err != nil {
+				s.sweepDue.Store(true)
+				if ctx.Err() == nil {
+					s.log.Warn("remains of earlier WALs not removed, trying again later", "error", err)
+				}
 			}
 		}
 		_, err := s.Clean(ctx)
