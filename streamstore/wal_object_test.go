@@ -255,6 +255,39 @@ func TestFencePassesDataThatCameMeanwhile(t *testing.T) {
 	}
 }
 
+// A taker that meets what it does not understand where its fence should go ends with the reason: it
+// can neither pass it nor fence.
+func TestFenceMeetsWhatItDoesNotKnow(t *testing.T) {
+	whole := bytes.Join(testBulk(0, []entry{{&Stream{id: 1, epoch: 1}, RecordBatch{Count: 1}, nil}}).seal(Node{ID: 1, Epoch: 1}, nonce{9}), nil)
+	for text, data := range map[string][]byte{
+		"newer version":   ofVersion(whole, walVersion+1),
+		"not a WAL":       bytes.Repeat([]byte("foreign "), 20),
+		"header checksum": append([]byte("TWAL\x01\x01\x01"), whole[7:]...),
+	} {
+		e := newEnv(t)
+		e.open(e.config(WALObject)).abandon()
+		f := e.faulty()
+		hold := f.Hold(objectstore.Before, walPut(0))
+		opened := make(chan error, 1)
+		go func() {
+			s, err := e.tryOpen(e.config(WALObject))
+			if err == nil {
+				s.abandon()
+			}
+			opened <- err
+		}()
+		<-hold.Reached()
+		key := walKey(1, 1, 0)
+		if err := e.memory.Put(t.Context(), key, data); err != nil {
+			t.Fatal(err)
+		}
+		hold.Release(nil)
+		if err := <-opened; err == nil || !strings.Contains(err.Error(), text) || !strings.Contains(err.Error(), key) {
+			t.Errorf("%v, want an error that says %q and names %s", err, text, key)
+		}
+	}
+}
+
 // Of writes in flight some may be there and some not: what lies behind the first hole was never
 // acknowledged, and is not recovered, by this takeover or by a later one that finds the fence.
 func TestNothingBehindAHoleIsRecovered(t *testing.T) {

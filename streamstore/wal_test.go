@@ -106,6 +106,20 @@ func TestRequestsPerMinute(t *testing.T) {
 	}
 }
 
+// Settings of the WAL that cannot work are refused, with the name of the setting.
+func TestWALConfigRefuses(t *testing.T) {
+	for name, cfg := range map[string]Config{
+		"WALIdleLinger":    {WALIdleLinger: time.Minute},
+		"WALInflight":      {WALInflight: -1},
+		"WALHedgeInflight": {WALHedgeInflight: -1},
+		"WALHedgePercent":  {WALHedgePercent: -1},
+	} {
+		if _, err := newEnv(t).tryOpen(cfg); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%v, want an error that names %s", err, name)
+		}
+	}
+}
+
 // The latency of an append does not depend on uploads or compactions that are under way: all other
 // requests of the store hang, and it is what it was.
 func TestUploadsDoNotStallAppends(t *testing.T) {
