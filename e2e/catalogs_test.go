@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/base64"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,8 +18,9 @@ type foreign struct {
 	settings []string // KEY=VALUE of tabletopic catalog add
 	s3       string   // endpoint of the files
 	bucket   string
+	vended   bool     // the server has no credentials of its own for the files
 	spark    []string // KEY=VALUE of the engine's catalog
-	trino    []string // none if empty
+	trino    []string
 }
 
 // foreignCatalogs start other people's catalogs.
@@ -49,6 +51,25 @@ var foreignCatalogs = map[string]func(t *testing.T) foreign{
 			settings: []string{"uri=" + uri},
 			spark:    []string{"type=rest", "uri=" + uri},
 			trino:    []string{"iceberg.catalog.type=rest", "iceberg.rest-catalog.uri=" + uri},
+		}
+	},
+	"another": func(t *testing.T) foreign { // another of our own servers, which vends its credentials
+		s3, _, _ := lab.Versitygw(t, "lake")
+		clients := filepath.Join(t.TempDir(), "clients")
+		var client struct{ ID, Secret string }
+		if err := json.Unmarshal([]byte(run(t, nil, binary, "catalog-client", "add", clients, "writer", "--output", "json")), &client); err != nil {
+			t.Fatal(err)
+		}
+		credential := client.ID + ":" + client.Secret
+		other := newServer(t, "--object-store", "s3://lake/other?region=us-east-1&path-style=true&endpoint="+s3,
+			"--rest-catalog-clients", clients, "--rest-catalog-credentials", "own")
+		other.env = s3Credentials
+		other.start()
+		return foreign{kind: "rest", s3: s3, vended: true,
+			settings: []string{"uri=" + other.catalogURL(), "credential=" + credential},
+			spark:    []string{"type=rest", "uri=" + other.catalogURL(), "credential=" + credential, "rest.auth.type=oauth2"},
+			trino: []string{"iceberg.catalog.type=rest", "iceberg.rest-catalog.uri=" + other.catalogURL(),
+				"iceberg.rest-catalog.security=OAUTH2", "iceberg.rest-catalog.oauth2.credential=" + credential},
 		}
 	},
 	"sql": func(t *testing.T) foreign {
@@ -87,8 +108,11 @@ func TestCatalogsOfOthers(t *testing.T) {
 			if err := os.WriteFile(key, []byte(base64.StdEncoding.EncodeToString(make([]byte, 32))), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			s := newServer(t, "--secrets-key-file", key, "--warehouse", "s3://"+f.bucket+"/own?region=us-east-1&path-style=true&endpoint="+f.s3)
-			s.env = s3Credentials
+			s := newServer(t, "--secrets-key-file", key)
+			if !f.vended {
+				s.flags = append(s.flags, "--warehouse", "s3://"+f.bucket+"/own?region=us-east-1&path-style=true&endpoint="+f.s3)
+				s.env = s3Credentials
+			}
 			s.start()
 			add := []string{"catalog", "add", name, f.kind}
 			for _, kv := range f.settings {

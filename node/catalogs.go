@@ -9,8 +9,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/apache/iceberg-go/table"
+
 	"github.com/tabletopic/tabletopic/catalog"
 	"github.com/tabletopic/tabletopic/catalog/named"
+	"github.com/tabletopic/tabletopic/coordinator"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/partition"
 )
@@ -55,6 +58,53 @@ func (n *Node) catalog(name string) (catalog.Catalog, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookupPatience)
 	defer cancel()
 	return n.catalogs.Get(ctx, name)
+}
+
+// borrowInterval is how often tables are looked through for those whose files are reached
+// with credentials of their catalog.
+const borrowInterval = 10 * time.Second
+
+// borrow takes credentials for the files of all tables, since any node may write them, from
+// the catalogs that vend some. The coordinator's node has them from loading the table.
+func (n *Node) borrow(ctx context.Context) {
+	tick := time.NewTicker(borrowInterval)
+	defer tick.Stop()
+	for {
+		for _, t := range n.set.Topics() {
+			cfg, err := partition.ParseTopicConfig(t.Config)
+			if err != nil || !cfg.Table.Enable || cfg.Table.Catalog == "" && n.external == nil {
+				continue
+			}
+			if err := n.borrowTable(ctx, t.Name, cfg.Table); err != nil && !errors.Is(err, catalog.ErrNoTable) && ctx.Err() == nil {
+				n.log.Debug("no credentials from the catalog", "topic", t.Name, "error", err)
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (n *Node) borrowTable(ctx context.Context, topic string, cfg partition.TableConfig) error {
+	cat, err := n.catalog(cfg.Catalog)
+	if err != nil {
+		return err
+	}
+	lender, ok := cat.(interface {
+		Borrow(context.Context, table.Identifier) error
+	})
+	if !ok {
+		return nil
+	}
+	id, err := coordinator.Identifier(cfg.Namespace, cfg.Name, topic)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, testPatience)
+	defer cancel()
+	return lender.Borrow(ctx, id)
 }
 
 // testPatience is how long a catalog may take to be tried.

@@ -304,6 +304,13 @@ func (n *Node) openTables(ctx context.Context, registry *schemaregistry.Registry
 	n.onClose("workers", func(context.Context) error { n.workers.Close(); return nil })
 	n.coordinators = coordinator.Open(n.set, ctl, n.catalog, schemas, n.locator, coordinator.NewMetrics(n.metrics), n.log)
 	n.onClose("coordinators", func(context.Context) error { n.coordinators.Close(); return nil })
+	borrowing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	borrowed := make(chan struct{})
+	go func() {
+		defer close(borrowed)
+		n.borrow(borrowing)
+	}()
+	n.onClose("credentials of catalogs", func(context.Context) error { stop(); <-borrowed; return nil })
 	return nil
 }
 

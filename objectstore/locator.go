@@ -27,6 +27,7 @@ type Locator struct {
 type root struct {
 	location string // normal form, with a slash at its end
 	bucket   Bucket
+	lent     bool
 }
 
 // NewLocator returns a Locator whose s3:// locations are reached by cfg, whatever the
@@ -44,8 +45,7 @@ func NewLocator(cfg S3Config) *Locator {
 func (l *Locator) Wrap(wrap func(Bucket) Bucket) { l.wrap = wrap }
 
 // Add lets b answer for the locations below its own: wrapped stores, Memory and a Dir
-// that is open already are found this way. It takes the place of an earlier one of the same
-// location. It does nothing if b has no location.
+// that is open already are found this way. It does nothing if b has no location.
 func (l *Locator) Add(b Bucket) {
 	location := strings.TrimSuffix(Location(b, "x"), "x")
 	if location == "" {
@@ -53,13 +53,29 @@ func (l *Locator) Add(b Bucket) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for i := range l.roots {
-		if l.roots[i].location == location {
+	l.roots = append(l.roots, root{location: location, bucket: b})
+}
+
+// Lend is Add of a bucket that somebody else names, such as a catalog that gives out keys for
+// a table. It takes the place of an earlier one of the same location, but never answers for
+// what a bucket of Add does, or for more than that: our own data is reached by our own keys.
+func (l *Locator) Lend(b Bucket) {
+	location := strings.TrimSuffix(Location(b, "x"), "x")
+	if location == "" {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, r := range l.roots {
+		switch {
+		case !r.lent && (strings.HasPrefix(location, r.location) || strings.HasPrefix(r.location, location)):
+			return
+		case r.lent && r.location == location:
 			l.roots[i].bucket = b
 			return
 		}
 	}
-	l.roots = append(l.roots, root{location: location, bucket: b})
+	l.roots = append(l.roots, root{location: location, bucket: b, lent: true})
 }
 
 // Resolve returns the bucket and the key of a location: s3://bucket/key (s3a:// and s3n://

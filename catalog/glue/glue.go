@@ -178,7 +178,7 @@ func (p *pointer) table(ctx context.Context, id table.Identifier) (*types.Table,
 		return nil, missing(err)
 	}
 	if !isIceberg(out.Table) || out.Table.Parameters[paramLocation] == "" {
-		return nil, fmt.Errorf("Glue table %s.%s is not an Iceberg table: give the topic's table another name", id[0], id[1])
+		return nil, fmt.Errorf("table %s.%s in Glue is not an Iceberg table: give the topic's table another name", id[0], id[1])
 	}
 	return out.Table, nil
 }
@@ -213,10 +213,10 @@ func (p *pointer) Parent(ctx context.Context, namespace string) (string, error) 
 		}
 	}
 	if err != nil {
-		return "", fmt.Errorf("Glue database %s: %w", namespace, err)
+		return "", fmt.Errorf("database %s in Glue: %w", namespace, err)
 	}
 	if parent == "" {
-		return "", fmt.Errorf("Glue database %s has no location: set one, or a warehouse for the catalog", namespace)
+		return "", fmt.Errorf("database %s in Glue has no location: set one, or a warehouse for the catalog", namespace)
 	}
 	return parent, nil
 }

@@ -101,7 +101,7 @@ func Open(locator catalog.Locator, cfg Config) (*Catalog, error) {
 	for _, uri := range strings.Split(cfg.URI, ",") {
 		u, err := url.Parse(strings.TrimSpace(uri))
 		if err != nil || u.Scheme != "thrift" || u.Hostname() == "" {
-			return nil, fmt.Errorf("Hive Metastore %q: thrift://HOST:PORT is wanted", uri)
+			return nil, fmt.Errorf("address %q of a Hive Metastore: thrift://HOST:PORT is wanted", uri)
 		}
 		port := u.Port()
 		if port == "" {
@@ -199,7 +199,7 @@ func (m *metastore) call(ctx context.Context, fn func(*hive_metastore.ThriftHive
 		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
 	if err != nil {
-		return fmt.Errorf("Hive Metastore %s: %w", address, err)
+		return fmt.Errorf("metastore %s: %w", address, err)
 	}
 	return nil
 }
@@ -228,7 +228,7 @@ func (m *metastore) dial(ctx context.Context) (thrift.TTransport, string, error)
 		socket := thrift.NewTSocketFromConnConf(conn, &thrift.TConfiguration{SocketTimeout: m.cfg.Timeout})
 		return thrift.NewTBufferedTransport(socket, 64<<10), address, nil
 	}
-	return nil, "", fmt.Errorf("Hive Metastore: %w", errors.Join(errs...))
+	return nil, "", fmt.Errorf("no metastore: %w", errors.Join(errs...))
 }
 
 // fold is a name as Hive has it.

@@ -268,6 +268,21 @@ func (h *Handle) Commit(ctx context.Context, base *table.Table, change catalog.C
 	return c.Commit(ctx, base, change)
 }
 
+// Borrow makes the files of a table reachable with the credentials that its catalog vends,
+// if it does.
+func (h *Handle) Borrow(ctx context.Context, id table.Identifier) error {
+	c, err := h.catalogs.current(ctx, h.name)
+	if err != nil {
+		return err
+	}
+	if lender, ok := c.external.(interface {
+		Borrow(context.Context, table.Identifier) error
+	}); ok {
+		return lender.Borrow(ctx, id)
+	}
+	return nil
+}
+
 // List implements catalog.Catalog.
 func (h *Handle) List(ctx context.Context, namespace table.Identifier) ([]table.Identifier, error) {
 	c, err := h.catalogs.current(ctx, h.name)

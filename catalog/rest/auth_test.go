@@ -284,6 +284,26 @@ func TestVendedCredentialsAreRenewed(t *testing.T) {
 	if v.refused != 0 || v.puts < 100 || v.keys < 6 {
 		t.Errorf("%d requests refused, want 0, of %d writes with %d keys", v.refused, v.puts, v.keys)
 	}
+	// Another server that only writes files borrows them, once in ten minutes.
+	elsewhere := objectstore.NewLocator(objectstore.S3Config{Endpoint: "http://127.0.0.1:1", Region: "us-east-1"})
+	writer, err := open(elsewhere, Config{URI: p.URI}, v.clock.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	keys := v.keys
+	for range 3 {
+		if err := writer.Borrow(t.Context(), tbl.Identifier()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bucket, key, err := elsewhere.Resolve(t.Context(), tbl.Location()+"/data/x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := bucket.PutIfAbsent(t.Context(), key, []byte("x")); err != nil || v.keys != keys+1 {
+		t.Errorf("put with borrowed keys: %v; %d keys were given, want 1", err, v.keys-keys)
+	}
 	other, err := c.Create(t.Context(), table.Identifier{"web", "other"}, catalogtest.Schema(), nil)
 	if err != nil {
 		t.Fatal(err)

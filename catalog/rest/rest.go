@@ -89,8 +89,9 @@ type Catalog struct {
 	life       context.Context              // of the client
 	end        context.CancelFunc
 
-	mu     sync.Mutex
-	grants map[string]*grant // guarded by mu; by location: no more than the tables that are loaded
+	mu       sync.Mutex
+	grants   map[string]*grant    // guarded by mu; by location: no more than the tables that are loaded
+	borrowed map[string]time.Time // guarded by mu; when Borrow last asked for a table
 }
 
 // ErrUnavailable says that a catalog does not answer, or not for now.
@@ -133,7 +134,7 @@ func open(locator catalog.Locator, cfg Config, now func() time.Time) (*Catalog, 
 	if cfg.Credential != "" {
 		t.tokens = newTokens(cfg, &transport{timeout: cfg.Timeout, base: t.base}, now)
 	}
-	c := &Catalog{cfg: cfg, locator: locator, transport: t, now: now, connecting: make(chan struct{}, 1), grants: map[string]*grant{}}
+	c := &Catalog{cfg: cfg, locator: locator, transport: t, now: now, connecting: make(chan struct{}, 1), grants: map[string]*grant{}, borrowed: map[string]time.Time{}}
 	c.life, c.end = context.WithCancel(context.Background())
 	return c, nil
 }

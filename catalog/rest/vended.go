@@ -17,7 +17,7 @@ import (
 )
 
 // A Lender lets a bucket answer for the locations below its own. *objectstore.Locator is one.
-type Lender interface{ Add(objectstore.Bucket) }
+type Lender interface{ Lend(objectstore.Bucket) }
 
 // access is what a catalog says of the storage of a table.
 type access struct {
@@ -100,7 +100,7 @@ func (c *Catalog) borrow(ctx context.Context, t *table.Table, body []byte) error
 		c.mu.Lock()
 		c.grants[location] = g
 		c.mu.Unlock()
-		lender.Add(below)
+		lender.Lend(below)
 	}
 	return nil
 }
@@ -180,4 +180,34 @@ func (c *Catalog) load(ctx context.Context, client *rest.Catalog, id table.Ident
 		return nil, translate(err)
 	}
 	return t, c.borrow(ctx, t, body)
+}
+
+// borrowAgain is how often Borrow asks for a table that it has asked for: it may have been
+// made again elsewhere.
+const borrowAgain = 10 * time.Minute
+
+// Borrow takes the credentials for the files of a table, as Load does, for those who write
+// them and have no need to load it. It asks only now and then.
+func (c *Catalog) Borrow(ctx context.Context, id table.Identifier) error {
+	name := strings.Join(id, "\x1f")
+	if _, ok := c.locator.(Lender); !ok || c.cfg.OwnCredentials {
+		return nil
+	}
+	c.mu.Lock()
+	fresh := c.now().Before(c.borrowed[name].Add(borrowAgain))
+	c.mu.Unlock()
+	if fresh {
+		return nil
+	}
+	client, err := c.connect(ctx)
+	if err == nil {
+		_, err = c.load(ctx, client, id)
+	}
+	if err != nil {
+		return fmt.Errorf("credentials for the files of table %v: %w", id, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.borrowed[name] = c.now()
+	return nil
 }
