@@ -50,6 +50,9 @@ type Config struct {
 	CleanupInterval    time.Duration
 	CleanupBytes       int64
 
+	RetentionInterval time.Duration
+
+	CleanInterval time.Duration
 	DeleteGrace   time.Duration
 	SweepInterval time.Duration
 	SweepGrace    time.Duration
@@ -91,7 +94,8 @@ func (c *Config) Fields() []Field {
 		LogCache: 256 << 20, BlockCache: 64 << 20, ReadAhead: 16 << 20, ReadInflight: 32, UploadBytes: 64 << 20, UploadStreams: 20_000, UploadInterval: time.Minute,
 		CompactionInterval: 5 * time.Minute, CompactionMinor: 10 * time.Minute, CompactionMajor: time.Hour, CompactionMemory: 200 << 20,
 		CompactionObjects: 500, CompactionRate: 32 << 20, CompactionSplit: 8 << 20, ForceSplit: 2 * time.Hour, MinorBytes: 8 << 20, MajorBytes: 10 << 30,
-		CleanupInterval: time.Minute, CleanupBytes: 512 << 20, DeleteGrace: 10 * time.Minute, SweepInterval: 24 * time.Hour, SweepGrace: 6 * time.Hour,
+		CleanupInterval: time.Minute, CleanupBytes: 512 << 20, RetentionInterval: 30 * time.Second, CleanInterval: time.Minute,
+		DeleteGrace: 10 * time.Minute, SweepInterval: 24 * time.Hour, SweepGrace: 6 * time.Hour,
 		AutoCreateTopics: true, DefaultPartitions: 1, MaxRequestBytes: 100 << 20, MaxConnections: 10_000,
 		TableMemory: 256 << 20, RESTCredentials: "none", RESTCacheBytes: 64 << 20, ShutdownTimeout: 30 * time.Second,
 	}
@@ -130,6 +134,8 @@ func (c *Config) Fields() []Field {
 		{"compaction-major-bytes", &c.MajorBytes, "most data that is linked under one index, in bytes"},
 		{"compaction-cleanup-interval", &c.CleanupInterval, "how often linked objects that were trimmed are let go"},
 		{"compaction-cleanup-bytes", &c.CleanupBytes, "trimmed data that an index must link before it is written anew, in bytes"},
+		{"retention-check-interval", &c.RetentionInterval, "how often records that are older or more than retention allows are let go"},
+		{"clean-interval", &c.CleanInterval, "how often objects that hold nothing any more are looked for, and deleted"},
 		{"delete-grace", &c.DeleteGrace, "how long an object that holds nothing any more is kept for readers that know it"},
 		{"orphan-sweep-interval", &c.SweepInterval, "how often one node looks for objects in the store that the metadata does not know, and deletes them; never if negative"},
 		{"orphan-sweep-grace", &c.SweepGrace, "how long such an object is left alone after it was written"},
@@ -217,7 +223,7 @@ func (c *Config) positive() error {
 		"compaction-objects": int64(c.CompactionObjects), "compaction-rate-bytes": c.CompactionRate, "compaction-split-bytes": c.CompactionSplit,
 		"compaction-force-split": int64(c.ForceSplit), "compaction-minor-bytes": c.MinorBytes, "compaction-major-bytes": c.MajorBytes,
 		"compaction-cleanup-interval": int64(c.CleanupInterval), "compaction-cleanup-bytes": c.CleanupBytes,
-		"delete-grace": int64(c.DeleteGrace), "orphan-sweep-grace": int64(c.SweepGrace),
+		"retention-check-interval": int64(c.RetentionInterval), "clean-interval": int64(c.CleanInterval), "delete-grace": int64(c.DeleteGrace), "orphan-sweep-grace": int64(c.SweepGrace),
 		"default-partitions": int64(c.DefaultPartitions), "max-request-bytes": int64(c.MaxRequestBytes), "max-connections": int64(c.MaxConnections),
 		"table-memory-bytes": c.TableMemory, "shutdown-timeout": int64(c.ShutdownTimeout),
 	} {

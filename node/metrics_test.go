@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
@@ -93,8 +92,7 @@ func busyNode(t *testing.T) *Node {
 func TestMetricsAreDocumented(t *testing.T) {
 	n := busyNode(t)
 	want := documented(t)
-	deadline := time.Now().Add(30 * time.Second)
-	for {
+	until(t, "docs/metrics.md", func() string { // tables report when their first commit is done
 		families := scrape(t, n)
 		var wrong []string
 		for name, f := range families {
@@ -110,19 +108,9 @@ func TestMetricsAreDocumented(t *testing.T) {
 				wrong = append(wrong, name+" is documented, and not shown")
 			}
 		}
-		if len(wrong) == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			slices.Sort(wrong)
-			t.Fatal("docs/metrics.md:\n" + strings.Join(wrong, "\n"))
-		}
-		c := time.After(50 * time.Millisecond) // tables report when their first commit is done
-		select {
-		case <-c:
-		case <-t.Context().Done():
-		}
-	}
+		slices.Sort(wrong)
+		return strings.Join(wrong, "\n")
+	})
 }
 
 // Every request to the object store says what it is for.

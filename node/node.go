@@ -206,7 +206,7 @@ func (n *Node) openLog(ctx context.Context, bucket objectstore.Bucket, meta *met
 		CompactionInterval: n.cfg.CompactionInterval, MinorInterval: n.cfg.CompactionMinor, MajorInterval: n.cfg.CompactionMajor, CompactionBytes: n.cfg.CompactionMemory,
 		CompactionObjects: n.cfg.CompactionObjects, CompactionRate: n.cfg.CompactionRate, SplitBytes: n.cfg.CompactionSplit, ForceSplit: n.cfg.ForceSplit,
 		MinorBytes: n.cfg.MinorBytes, MajorBytes: n.cfg.MajorBytes, CleanupInterval: n.cfg.CleanupInterval, CleanupBytes: n.cfg.CleanupBytes,
-		DeleteGrace: n.cfg.DeleteGrace, SweepInterval: n.cfg.SweepInterval, SweepGrace: n.cfg.SweepGrace,
+		CleanInterval: n.cfg.CleanInterval, DeleteGrace: n.cfg.DeleteGrace, SweepInterval: n.cfg.SweepInterval, SweepGrace: n.cfg.SweepGrace,
 		WALUnflushedBytes: n.cfg.WALUnflushed, LogCacheBytes: n.cfg.LogCache, BlockCacheBytes: n.cfg.BlockCache, ReadAheadBytes: n.cfg.ReadAhead, ReadInflight: n.cfg.ReadInflight,
 		UploadBytes: n.cfg.UploadBytes, UploadStreams: n.cfg.UploadStreams, UploadInterval: n.cfg.UploadInterval, Settled: meta.Settled,
 	}, streamstore.NodeID(n.cfg.NodeID), bucket, meta, meta, n.log)
@@ -216,7 +216,7 @@ func (n *Node) openLog(ctx context.Context, bucket objectstore.Bucket, meta *met
 	n.onClose("stream store", n.store.Close)
 	n.metrics.MustRegister(n.store.Collectors()...)
 	err = n.patient(ctx, "partitions", func() (err error) {
-		n.set, err = partition.OpenSet(ctx, partition.Config{CheckTable: n.checkTable}, n.store, meta, n.log)
+		n.set, err = partition.OpenSet(ctx, partition.Config{CheckTable: n.checkTable, RetentionInterval: n.cfg.RetentionInterval}, n.store, meta, n.log)
 		return err
 	})
 	if err != nil {
