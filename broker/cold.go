@@ -94,7 +94,7 @@ func (r *coldReads) want(f *fetch) (urgent bool) {
 // start brings records into memory. Those that were there already, and left it before they were
 // fetched, are read for the next fetch to take: of one partition at a time, a batch.
 func (r *coldReads) start(read *coldRead, isolation partition.Isolation) {
-	direct := read.loaded && r.direct == nil
+	direct := read.loaded && (r.direct == nil || r.direct == read)
 	if direct {
 		r.direct = read
 	}

@@ -287,7 +287,11 @@ func TestFetchGathersMinBytes(t *testing.T) {
 	batch := testBatch(t, 1, 1000)
 	producer.ask(produceRequest(9, c.topic, 0, -1, batch))
 	req := c.fetch(time.Minute, map[int32]int64{0: 0})
-	req.MinBytes = 3*coldRecordBytes + 2*1000
+	req.MinBytes = 3*coldRecordBytes + 1000
+	if got := sizes(t, consumer.ask(req)); got[0] < int(req.MinBytes) {
+		t.Fatalf("%d bytes of bucket and log cache, want %d", got[0], req.MinBytes)
+	}
+	req.MinBytes += 1000
 	consumer.send(1, req)
 	producer.ask(produceRequest(9, c.topic, 0, -1, batch))
 	records := consumer.receive(1, req).(*kmsg.FetchResponse).Topics[0].Partitions[0].RecordBatches

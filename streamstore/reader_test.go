@@ -174,6 +174,9 @@ func TestAbandonedReadIsNotSent(t *testing.T) {
 		if n := o.take(objectstore.OpGet, ""); n != 2 {
 			t.Fatalf("%d GETs, want 2: what somebody still waited for", n)
 		}
+		for _, st := range streams {
+			fetch(t, st, 0, 1) // nothing is left that would wait for what was given up
+		}
 	})
 }
 
@@ -360,6 +363,42 @@ func TestFindsAStreamAmongManySetObjects(t *testing.T) {
 		}
 		if n := o.take(objectstore.OpGet, ""); n != 2 || m.asked.Load() != 1 {
 			t.Errorf("offset %d among 200 objects: %d GETs and %d questions to metadata, want 2 and 1", at, n, m.asked.Load())
+		}
+	}
+}
+
+// A request takes adjacent blocks that nobody has, up to a size; a short rest goes along.
+func TestRunsOfBlocks(t *testing.T) {
+	blocks := func(object ObjectID, n int) (list []indexEntry) {
+		for i := range n {
+			list = append(list, indexEntry{object: object, Position: int64(i) * 400 << 10, Size: 400 << 10})
+		}
+		return list
+	}
+	gap := slices.Concat(blocks(1, 3), blocks(1, 9)[4:])
+	for _, c := range []struct {
+		name   string
+		blocks []indexEntry
+		known  int // this one is being read already
+		size   int64
+		want   int
+	}{
+		{"up to the size", blocks(1, 30), -1, 4 << 20, 10},
+		{"one at least", blocks(1, 30), -1, 1, 1},
+		{"a block of rest", slices.Concat(blocks(1, 11), blocks(2, 1)), -1, 4 << 20, 11},
+		{"two blocks of rest", slices.Concat(blocks(1, 12), blocks(2, 1)), -1, 4 << 20, 10},
+		{"a rest of a short run", slices.Concat(blocks(1, 2), blocks(2, 1)), -1, 400 << 10, 1},
+		{"not behind a known one", blocks(1, 30), 4, 4 << 20, 4},
+		{"not into another object", slices.Concat(blocks(1, 3), blocks(2, 3)), -1, 4 << 20, 3},
+		{"not over a gap", gap, -1, 4 << 20, 3},
+	} {
+		r := &reader{blocks: newBlockCache(0, nil), loading: make(map[blockKey]*blockLoad)}
+		if c.known >= 0 {
+			r.loading[c.blocks[c.known].key()] = &blockLoad{}
+		}
+		n, size := r.runLocked(c.blocks, c.size)
+		if n != c.want || size != int64(n)*400<<10 {
+			t.Errorf("%s: %d blocks of %d bytes, want %d", c.name, n, size, c.want)
 		}
 	}
 }
