@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/apache/iceberg-go/table"
-
 	"github.com/tabletopic/tabletopic/catalog"
 	"github.com/tabletopic/tabletopic/catalog/named"
 	"github.com/tabletopic/tabletopic/coordinator"
@@ -70,14 +68,26 @@ func (n *Node) borrow(ctx context.Context) {
 	tick := time.NewTicker(borrowInterval)
 	defer tick.Stop()
 	for {
+		lenders := map[string]named.Lender{} // by catalog
 		for _, t := range n.set.Topics() {
 			cfg, err := partition.ParseTopicConfig(t.Config)
-			if err != nil || !cfg.Table.Enable || cfg.Table.Catalog == "" && n.external == nil {
+			if err != nil || !cfg.Table.Enable {
 				continue
 			}
-			if err := n.borrowTable(ctx, t.Name, cfg.Table); err != nil && !errors.Is(err, catalog.ErrNoTable) && ctx.Err() == nil {
+			lender, asked := lenders[cfg.Table.Catalog]
+			if !asked {
+				lender = n.lender(ctx, cfg.Table.Catalog)
+				lenders[cfg.Table.Catalog] = lender
+			}
+			id, err := coordinator.Identifier(cfg.Table.Namespace, cfg.Table.Name, t.Name)
+			if err != nil || lender == nil {
+				continue
+			}
+			within, cancel := context.WithTimeout(ctx, testPatience)
+			if err := lender.Borrow(within, id); err != nil && !errors.Is(err, catalog.ErrNoTable) && ctx.Err() == nil {
 				n.log.Debug("no credentials from the catalog", "topic", t.Name, "error", err)
 			}
+			cancel()
 		}
 		select {
 		case <-tick.C:
@@ -87,24 +97,18 @@ func (n *Node) borrow(ctx context.Context) {
 	}
 }
 
-func (n *Node) borrowTable(ctx context.Context, topic string, cfg partition.TableConfig) error {
-	cat, err := n.catalog(cfg.Catalog)
+// lender returns what vends credentials for a catalog's tables, nil if nothing does, or not now.
+func (n *Node) lender(ctx context.Context, name string) named.Lender {
+	cat, err := n.catalog(name)
 	if err != nil {
-		return err
+		return nil // its topics say so
 	}
-	lender, ok := cat.(interface {
-		Borrow(context.Context, table.Identifier) error
-	})
-	if !ok {
-		return nil
+	if h, ok := cat.(*named.Handle); ok {
+		l, _ := h.Lender(ctx) // its topics say why
+		return l
 	}
-	id, err := coordinator.Identifier(cfg.Namespace, cfg.Name, topic)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, testPatience)
-	defer cancel()
-	return lender.Borrow(ctx, id)
+	l, _ := cat.(named.Lender)
+	return l
 }
 
 // testPatience is how long a catalog may take to be tried.

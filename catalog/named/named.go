@@ -234,6 +234,11 @@ func (c *Catalogs) forget(name string) {
 	}
 }
 
+// A Lender makes the files of a table reachable with credentials of its catalog.
+type Lender interface {
+	Borrow(ctx context.Context, id table.Identifier) error
+}
+
 // A Handle is whatever catalog is registered under a name. It is a catalog.Catalog.
 type Handle struct {
 	catalogs *Catalogs
@@ -268,19 +273,14 @@ func (h *Handle) Commit(ctx context.Context, base *table.Table, change catalog.C
 	return c.Commit(ctx, base, change)
 }
 
-// Borrow makes the files of a table reachable with the credentials that its catalog vends,
-// if it does.
-func (h *Handle) Borrow(ctx context.Context, id table.Identifier) error {
+// Lender returns what vends credentials for the files of the catalog's tables, nil if nothing does.
+func (h *Handle) Lender(ctx context.Context) (Lender, error) {
 	c, err := h.catalogs.current(ctx, h.name)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if lender, ok := c.external.(interface {
-		Borrow(context.Context, table.Identifier) error
-	}); ok {
-		return lender.Borrow(ctx, id)
-	}
-	return nil
+	l, _ := c.external.(Lender)
+	return l, nil
 }
 
 // List implements catalog.Catalog.
