@@ -114,12 +114,12 @@ func capital(err error) string {
 // fail answers with an error. What is our mistake is logged.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	f := failureOf(err)
-	if f.status >= 500 && r.Context().Err() == nil {
-		s.log.Error("catalog request failed", "method", r.Method, "path", r.URL.Path, "error", err)
-	}
 	var body any = map[string]any{"error": f}
 	if o := (*oauthError)(nil); errors.As(err, &o) {
 		f.status, body = o.status, o
+	}
+	if f.status >= 500 && r.Context().Err() == nil {
+		s.log.Error("catalog request failed", "method", r.Method, "path", r.URL.Path, "error", err)
 	}
 	if f.status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="iceberg"`)

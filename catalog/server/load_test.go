@@ -161,7 +161,7 @@ func TestPurgeSparesASharedLocation(t *testing.T) {
 		t.Fatal(err)
 	}
 	// As another server, or an older one, might have registered it.
-	if _, err := c.catalog.Register(t.Context(), table.Identifier{"web", "b"}, a.MetadataLocation(), false); err != nil {
+	if _, err := c.catalog.Register(t.Context(), table.Identifier{"web", "b"}, a.Metadata(), a.MetadataLocation(), false); err != nil {
 		t.Fatal(err)
 	}
 	before := c.files()

@@ -25,7 +25,9 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/apache/iceberg-go/table"
 	"github.com/prometheus/client_golang/prometheus"
@@ -171,7 +173,7 @@ func (s *Server) serve(e endpoint) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		status := &statusWriter{ResponseWriter: w}
 		defer func() { s.metrics.requests.WithLabelValues(name, status.class()).Inc() }()
-		result, err := s.answer(e, r)
+		result, err := s.answer(e, w, r)
 		if err != nil {
 			s.fail(status, r, err)
 			return
@@ -180,7 +182,7 @@ func (s *Server) serve(e endpoint) http.HandlerFunc {
 	}
 }
 
-func (s *Server) answer(e endpoint, r *http.Request) (any, error) {
+func (s *Server) answer(e endpoint, w http.ResponseWriter, r *http.Request) (any, error) {
 	if err := s.authenticate(e, r); err != nil {
 		return nil, err
 	}
@@ -192,7 +194,11 @@ func (s *Server) answer(e endpoint, r *http.Request) (any, error) {
 		req.table = append(append(table.Identifier{}, req.namespace...), name)
 	}
 	if r.Method == http.MethodPost {
+		// A client that is slow must not keep the memory of others.
+		deadline := http.NewResponseController(w)
+		_ = deadline.SetReadDeadline(time.Now().Add(maxBodyTime)) // every server of net/http can
 		done, err := s.readBody(req)
+		_ = deadline.SetReadDeadline(time.Time{})
 		if err != nil {
 			return nil, err
 		}
@@ -217,13 +223,27 @@ func (s *Server) succeed(w http.ResponseWriter, r *http.Request, result any) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	body, err := json.Marshal(result)
+	var parts [][]byte
+	var err error
+	if l, ok := result.(loaded); ok {
+		parts, err = l.text()
+	} else {
+		parts = make([][]byte, 1)
+		parts[0], err = json.Marshal(result)
+	}
 	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
+	size := 0
+	for _, part := range parts {
+		size += len(part)
+	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(body) // the client may be gone
+	w.Header().Set("Content-Length", strconv.Itoa(size))
+	for _, part := range parts {
+		_, _ = w.Write(part) // the client may be gone
+	}
 }
 
 // matches reports whether a client has the version etag already.
@@ -242,6 +262,9 @@ var (
 	errNoEndpoint = errors.New("no such endpoint")
 	errTooLarge   = errors.New("request body is too large")
 )
+
+// maxBodyTime is how long a client may take to send a body.
+const maxBodyTime = time.Minute
 
 // maxReport bounds a metrics report, in bytes.
 const maxReport = 1 << 20

@@ -55,9 +55,23 @@ func (s *Server) listNames(r *request, kind sql.Kind) (any, error) {
 // A loaded table or view, as the specification's LoadTableResult and LoadViewResult.
 type loaded struct {
 	Location    string            `json:"metadata-location,omitempty"`
-	Metadata    json.RawMessage   `json:"metadata"`
+	Metadata    []byte            `json:"-"` // JSON; see text
 	Config      map[string]string `json:"config,omitempty"`
 	Credentials []credential      `json:"storage-credentials,omitempty"`
+}
+
+// text is l as JSON. The metadata, which may be megabytes, is neither parsed nor copied by
+// the encoder.
+func (l loaded) text() ([][]byte, error) {
+	rest, err := json.Marshal(l)
+	if err != nil {
+		return nil, err
+	}
+	separator := []byte(",")
+	if len(rest) == len("{}") {
+		separator = nil
+	}
+	return [][]byte{[]byte(`{"metadata":`), l.Metadata, separator, rest[1:]}, nil
 }
 
 // etag is the version of a table's metadata in one of its representations.
@@ -338,7 +352,7 @@ func (s *Server) registerTable(r *request) (any, error) {
 	if err := s.checkMetadata(r, id, meta); err != nil {
 		return nil, err
 	}
-	t, err := s.catalog.Register(r.Context(), id, body.Location, body.Overwrite)
+	t, err := s.catalog.Register(r.Context(), id, meta, body.Location, body.Overwrite)
 	return s.describe(r, t, err)
 }
 

@@ -113,7 +113,7 @@ func (s *Server) registerView(r *request) (any, error) {
 	if err := s.checkProperties(r, meta.Properties()); err != nil {
 		return nil, err
 	}
-	return describeView(s.catalog.RegisterView(r.Context(), id, body.Location))
+	return describeView(s.catalog.RegisterView(r.Context(), id, meta, body.Location))
 }
 
 func (s *Server) renameView(r *request) (any, error) {

@@ -119,16 +119,21 @@ func WithKey(ctx context.Context, key Key) context.Context {
 // KeyLifetime is how long the outcome of a request with a [Key] is kept.
 const KeyLifetime = time.Hour
 
-// useKey also deletes keys that nobody may ask for any more.
+// sweepInterval is how often, at most, keys that nobody may ask for any more are deleted.
+const sweepInterval = time.Minute
+
 func (c *Catalog) useKey(key Key, status int, answer []byte) []statement {
 	now := time.Now()
-	return []statement{
-		{sql: `DELETE FROM iceberg_request_keys WHERE expires_at < $1`, args: []any{now.UnixMilli()}, mayChangeNothing: true},
-		{sql: `INSERT INTO iceberg_request_keys (catalog_name, request_key, request, status, answer, expires_at)
+	insert := statement{sql: `INSERT INTO iceberg_request_keys (catalog_name, request_key, request, status, answer, expires_at)
 			VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING`,
-			args:      []any{c.cfg.Name, key.ID, key.Request, status, string(answer), now.Add(KeyLifetime).UnixMilli()},
-			unchanged: ErrKeyUsed, mayChangeNothing: invariant.Off("request-key-once")},
+		args:      []any{c.cfg.Name, key.ID, key.Request, status, string(answer), now.Add(KeyLifetime).UnixMilli()},
+		unchanged: ErrKeyUsed, mayChangeNothing: invariant.Off("request-key-once")}
+	last := c.swept.Load()
+	if now.UnixMilli()-last < sweepInterval.Milliseconds() || !c.swept.CompareAndSwap(last, now.UnixMilli()) {
+		return []statement{insert}
 	}
+	sweep := statement{sql: `DELETE FROM iceberg_request_keys WHERE expires_at < $1`, args: []any{now.UnixMilli()}, mayChangeNothing: true}
+	return []statement{sweep, insert}
 }
 
 // Refuse records that the request with key was refused, and so will be when it is sent again.

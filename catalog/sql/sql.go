@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
@@ -48,6 +49,7 @@ type Catalog struct {
 	locator catalog.Locator
 	cfg     Config
 	cache   *cache
+	swept   atomic.Int64 // when request keys were deleted last, in Unix milliseconds
 }
 
 // maxValue is the longest property of a namespace that the layout has room for. SQLite
@@ -275,38 +277,29 @@ func (c *Catalog) NewLocation(ctx context.Context, id table.Identifier) (string,
 	return catalog.FreeLocation(catalog.NewIO(ctx, c.locator), parent, name)
 }
 
-// Register names a table that exists already by its metadata file. With overwrite it takes
-// the place of a table of that name, whose files stay.
-func (c *Catalog) Register(ctx context.Context, id table.Identifier, location string, overwrite bool) (*table.Table, error) {
-	d, err := c.readTable(ctx, location)
+// Register names a table that exists already by its metadata file, of which the caller has
+// the content, from [Catalog.ReadTable]. With overwrite it takes the place of a table of
+// that name, whose files stay.
+func (c *Catalog) Register(ctx context.Context, id table.Identifier, meta table.Metadata, location string, overwrite bool) (*table.Table, error) {
+	there, old, err := c.lookup(ctx, id)
 	if err != nil {
-		return nil, fmt.Errorf("register table %s: %w: %w", join(id), ErrInvalid, err)
-	}
-	if overwrite {
-		there, old, err := c.lookup(ctx, id)
-		if err != nil {
-			return nil, err
-		}
-		if there == Table {
-			if err := c.swap(ctx, id, Table, old, location); err != nil {
-				return nil, err
-			}
-			return c.table(id, d.Table, location), nil
-		}
-	}
-	if err := c.insertRow(ctx, id, Table, location); err != nil {
 		return nil, err
 	}
-	return c.table(id, d.Table, location), nil
+	if overwrite && there == Table {
+		err = c.swap(ctx, id, Table, old, location)
+	} else {
+		err = c.insertRow(ctx, id, Table, location)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.cache.put(location, tableDocument(meta))
+	return c.table(id, meta, location), nil
 }
 
 // ReadTable reads a metadata file that the catalog need not know.
 func (c *Catalog) ReadTable(ctx context.Context, location string) (table.Metadata, error) {
-	d, err := c.readTable(ctx, location)
-	if err != nil {
-		return nil, err
-	}
-	return d.Table, nil
+	return catalog.ReadMetadata(catalog.NewIO(ctx, c.locator), location)
 }
 
 // List implements catalog.Catalog.

@@ -38,15 +38,23 @@ func (c *Catalog) readView(ctx context.Context, location string) (*Document, err
 	if d := c.cache.get(location); d != nil && d.View != nil {
 		return d, nil
 	}
+	meta, err := c.ReadView(ctx, location)
+	if err != nil {
+		return nil, err
+	}
+	return c.cache.put(location, viewDocument(meta)), nil
+}
+
+// ReadView reads a metadata file that the catalog need not know.
+func (c *Catalog) ReadView(ctx context.Context, location string) (meta view.Metadata, err error) {
 	data, err := catalog.NewIO(ctx, c.locator).ReadFile(location)
 	if err != nil {
 		return nil, err
 	}
-	var meta view.Metadata
-	if err := guarded(func() (err error) { meta, err = view.ParseMetadataBytes(data); return err }); err != nil {
+	if err := guarded(func() error { meta, err = view.ParseMetadataBytes(data); return err }); err != nil {
 		return nil, fmt.Errorf("read %s: %w", location, err)
 	}
-	return c.cache.put(location, viewDocument(meta)), nil
+	return meta, nil
 }
 
 // NewView is the metadata of a new view.
@@ -167,13 +175,13 @@ func (c *Catalog) replaceView(ctx context.Context, id table.Identifier, base Loa
 	return LoadedView{location, c.cache.put(location, d)}, nil
 }
 
-// RegisterView names a view that exists already by its metadata file.
-func (c *Catalog) RegisterView(ctx context.Context, id table.Identifier, location string) (LoadedView, error) {
-	d, err := c.readView(ctx, location)
-	if err != nil {
-		return LoadedView{}, fmt.Errorf("register view %s: %w: %w", join(id), ErrInvalid, err)
+// RegisterView names a view that exists already by its metadata file, of which the caller
+// has the content, from [Catalog.ReadView].
+func (c *Catalog) RegisterView(ctx context.Context, id table.Identifier, meta view.Metadata, location string) (LoadedView, error) {
+	if err := c.insertRow(ctx, id, View, location); err != nil {
+		return LoadedView{}, err
 	}
-	return LoadedView{location, d}, c.insertRow(ctx, id, View, location)
+	return LoadedView{location, c.cache.put(location, viewDocument(meta))}, nil
 }
 
 // DropView removes a view and leaves its metadata files.
@@ -184,13 +192,4 @@ func (c *Catalog) DropView(ctx context.Context, id table.Identifier) error {
 // RenameView gives a view another name, in a namespace that exists.
 func (c *Catalog) RenameView(ctx context.Context, from, to table.Identifier) error {
 	return c.rename(ctx, from, to, View)
-}
-
-// ReadView reads a metadata file that the catalog need not know.
-func (c *Catalog) ReadView(ctx context.Context, location string) (view.Metadata, error) {
-	d, err := c.readView(ctx, location)
-	if err != nil {
-		return nil, err
-	}
-	return d.View, nil
 }
