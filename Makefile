@@ -39,12 +39,14 @@ fuzz:
 
 mutate:
 	e2e/lab/mutate
+	$(GOTESTSUM) -- -tags mutate -run TestFindsWhatGuardsPrevent ./internal/sim
 
 e2e:
 	$(GOTESTSUM) -- -timeout 40m -count 1 ./e2e/...
 
 soak:
 	e2e/lab/fuzz 5m
+	$(GOTESTSUM) -- -race -timeout 6h ./internal/sim -sim.seeds 1000-5000
 	TABLETOPIC_SOAK=1 $(GOTESTSUM) -- -timeout 12h -count 1 ./e2e/...
 
 bench:

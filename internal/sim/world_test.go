@@ -42,7 +42,7 @@ func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 func newPlan(seed uint64, r *rand.Rand) plan {
 	p := plan{
 		nodes: 1 + r.IntN(3), streams: 1 + r.IntN(5), clients: 1 + r.IntN(2),
-		sql:     seed%20 == 0,
+		sql:     seed%25 == 0,
 		chaos:   15 * time.Second,
 		life:    pick(r, time.Second, 8*time.Second),
 		down:    pick(r, 100*time.Millisecond, 3*time.Second),
@@ -61,10 +61,11 @@ func newPlan(seed uint64, r *rand.Rand) plan {
 		},
 	}
 	slower := pick[time.Duration](r, 1, 4, 100) // when all takes its time, so do zombies
-	if p.sql {                                  // for the engine's sake: what it does takes real time
+	if p.sql {                                  // what the engine does takes real time: less of everything, but not of what it keeps
 		p.restores = r.IntN(3)
-		slower = max(slower, 4)
-		p.think *= 2
+		slower, p.pace, p.nodes, p.clients = 4, 500*time.Millisecond, min(p.nodes, 2), 1
+		p.faults.Latency, p.faults.Flipped = min(p.faults.Latency, 30*time.Millisecond), 0
+		p.faults.Unavailable, p.faults.Lost = min(p.faults.Unavailable, 0.02), min(p.faults.Lost, 0.02)
 	}
 	p.chaos, p.life, p.down, p.think, p.pace = p.chaos*slower, p.life*slower, p.down*slower, p.think*slower, p.pace*slower
 	// No two intervals are the same, so that what they start has an order.
