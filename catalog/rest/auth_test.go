@@ -208,9 +208,13 @@ type vendor struct {
 	puts    int
 }
 
-// grant adds new keys to the answers that hold a table.
+// grant says in the catalog's configuration where the store is, and adds new keys to the
+// answers that hold a table.
 func (v *vendor) grant(endpoint string) func(body []byte) []byte {
 	return func(body []byte) []byte {
+		if strings.Contains(string(body), `"overrides"`) { // of the configuration
+			return []byte(fmt.Sprintf(`{"defaults":{"s3.endpoint":%q,"s3.path-style-access":"true"},"overrides":{"client.region":"us-east-1"}}`, endpoint))
+		}
 		if !strings.Contains(string(body), `"metadata-location"`) {
 			return body
 		}
@@ -220,7 +224,7 @@ func (v *vendor) grant(endpoint string) func(body []byte) []byte {
 		key, end := fmt.Sprintf("key-%d", v.keys), v.clock.now().Add(time.Minute)
 		v.ends[key] = end
 		settings := fmt.Sprintf(`"s3.access-key-id":%q,"s3.secret-access-key":"s","s3.session-token":"t","s3.session-token-expires-at-ms":"%d"`, key, end.UnixMilli())
-		return []byte(fmt.Sprintf(`{"config":{"s3.endpoint":%q,"s3.path-style-access":"true","client.region":"us-east-1"},"storage-credentials":[{"prefix":"s3://w/","config":{%s}}],`, endpoint, settings) +
+		return []byte(fmt.Sprintf(`{"config":{},"storage-credentials":[{"prefix":"s3://w/","config":{%s}}],`, settings) +
 			strings.TrimPrefix(strings.Replace(string(body), `"config":{},`, "", 1), "{"))
 	}
 }

@@ -86,6 +86,7 @@ type Catalog struct {
 
 	connecting chan struct{}                // held by the one who asks for the configuration
 	client     atomic.Pointer[rest.Catalog] // nil until the catalog has told it
+	storage    map[string]string            // what it told of where files are; set before client
 	life       context.Context              // of the client
 	end        context.CancelFunc
 
@@ -189,7 +190,8 @@ func (c *Catalog) connect(ctx context.Context) (*rest.Catalog, error) {
 		return client, nil
 	}
 	status := new(atomic.Int32)
-	life, end := context.WithCancel(context.WithValue(c.life, statusKey{}, status))
+	var config []byte
+	life, end := context.WithCancel(context.WithValue(context.WithValue(c.life, statusKey{}, status), bodyKey{}, &config))
 	stop := context.AfterFunc(ctx, end)
 	options, err := c.options(ctx)
 	if err != nil {
@@ -210,6 +212,7 @@ func (c *Catalog) connect(ctx context.Context) (*rest.Catalog, error) {
 		}
 		return nil, fmt.Errorf("open REST catalog %s: %w", c.cfg.URI, err)
 	}
+	c.storage = storageOf(config)
 	c.client.Store(client)
 	return client, nil
 }

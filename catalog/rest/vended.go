@@ -28,13 +28,33 @@ type access struct {
 	} `json:"storage-credentials"`
 }
 
+// storageOf reads what the configuration of a catalog says of where files are.
+func storageOf(body []byte) map[string]string {
+	var config struct {
+		Defaults  map[string]string `json:"defaults"`
+		Overrides map[string]string `json:"overrides"`
+	}
+	if json.Unmarshal(body, &config) != nil {
+		return nil // iceberg-go has read it
+	}
+	out := map[string]string{}
+	for _, from := range []map[string]string{config.Defaults, config.Overrides} {
+		for _, key := range []string{"s3.endpoint", "s3.path-style-access", "s3.region", "client.region"} {
+			if v, ok := from[key]; ok {
+				out[key] = v
+			}
+		}
+	}
+	return out
+}
+
 // grants returns the settings by location: those of the table as a whole, and more special
-// ones. None if the catalog vends no keys.
-func (a access) grants(location string) map[string]map[string]string {
+// ones, on top of the catalog's. None if the catalog vends no keys.
+func (a access) grants(location string, storage map[string]string) map[string]map[string]string {
 	out := map[string]map[string]string{}
 	add := func(at string, config map[string]string) {
 		all := map[string]string{}
-		for _, from := range []map[string]string{a.Config, config} {
+		for _, from := range []map[string]string{storage, a.Config, config} {
 			for k, v := range from {
 				all[k] = v
 			}
@@ -64,7 +84,7 @@ func (c *Catalog) borrow(ctx context.Context, t *table.Table, body []byte) error
 	if err := json.Unmarshal(body, &a); err != nil {
 		return err
 	}
-	for location, config := range a.grants(strings.TrimRight(t.Location(), "/")) {
+	for location, config := range a.grants(strings.TrimRight(t.Location(), "/"), c.storage) {
 		if !strings.HasPrefix(location, "s3://") {
 			continue
 		}
