@@ -27,6 +27,20 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
 
+// Any number of nodes may meet an empty database at the same time.
+func TestOpenAtOnce(t *testing.T) {
+	eachEngine(t, func(t *testing.T, e engine) {
+		for range 5 {
+			database := e(t)
+			var all sync.WaitGroup
+			for range 8 {
+				all.Go(func() { open(t, database, catalogtest.Store{Prefix: "file:///w/", Bucket: objectstore.NewMemory()}) })
+			}
+			all.Wait()
+		}
+	})
+}
+
 // An engine opens connections to a new database.
 type engine func(t *testing.T) driver.Connector
 
