@@ -2,16 +2,19 @@
 // streamstore without Kafka. Each log is a stream, each line a batch.
 //
 //	streamlog append LOG         append the lines of the standard input
-//	streamlog tail   LOG [-n N]  print the last N lines with their offsets
-//	streamlog trim   LOG OFFSET  forget the lines below OFFSET
+//	streamlog [-n N] tail LOG    print the last N lines with their offsets
+//	streamlog trim LOG OFFSET    forget the lines below OFFSET
 //	streamlog list               print the logs and the offsets that they hold
 //
-// One process works on a log at a time. A second one takes over what the first acknowledged,
-// and the first can acknowledge nothing more: its append fails and says so.
+// One process works on a directory at a time, since each is the same node. A second one takes
+// over what the first acknowledged, and the first can acknowledge nothing more: its append fails
+// and says so.
 package main
 
 import (
 	"bufio"
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -142,14 +145,27 @@ func (l *logs) stream(ctx context.Context, name string, create bool) (*streamsto
 	return streams[0], nil
 }
 
+// maxLine is the longest line, in bytes.
+const maxLine = 16 << 20
+
 // append returns when every line is durable. It does not wait for one before it sends the next:
-// the store holds it back when too many are under way.
+// the store holds it back when too many are under way. If it ends early, it says how many lines
+// there are all the same.
 func (l *logs) append(ctx context.Context, name string, in io.Reader, out io.Writer) error {
 	st, err := l.stream(ctx, name, true)
 	if err != nil {
 		return err
 	}
 	first := st.NextOffset()
+	appended := l.appendLines(ctx, st, in)
+	if err := st.Close(context.WithoutCancel(ctx)); err != nil { // waits for all of them
+		return cmp.Or(appended, err)
+	}
+	_, err = fmt.Fprintf(out, "%s: %d lines, from offset %d\n", name, st.ConfirmOffset()-first, first)
+	return errors.Join(appended, err)
+}
+
+func (l *logs) appendLines(ctx context.Context, st *streamstore.Stream, in io.Reader) error {
 	failed := make(chan error, 1)
 	done := func(err error) {
 		if err != nil {
@@ -159,26 +175,39 @@ func (l *logs) append(ctx context.Context, name string, in io.Reader, out io.Wri
 			}
 		}
 	}
-	scanner := bufio.NewScanner(in)
-	for scanner.Scan() && len(failed) == 0 {
-		batch := streamstore.RecordBatch{Count: 1, MaxTimestamp: time.Now().UnixMilli(), Payload: scanner.Bytes()}
-		if _, err := st.Append(ctx, batch, done); err != nil {
+	lines := make(chan []byte)
+	var read error // once lines is closed
+	go func() {
+		defer close(lines)
+		scanner := bufio.NewScanner(in)
+		scanner.Buffer(nil, maxLine)
+		for scanner.Scan() {
+			select {
+			case lines <- bytes.Clone(scanner.Bytes()):
+			case <-ctx.Done():
+				return
+			}
+		}
+		if read = scanner.Err(); errors.Is(read, bufio.ErrTooLong) {
+			read = fmt.Errorf("a line is longer than %d bytes", maxLine)
+		}
+	}()
+	for {
+		select {
+		case line, ok := <-lines:
+			if !ok {
+				return read
+			}
+			batch := streamstore.RecordBatch{Count: 1, MaxTimestamp: time.Now().UnixMilli(), Payload: line}
+			if _, err := st.Append(ctx, batch, done); err != nil {
+				return err
+			}
+		case err := <-failed:
 			return err
+		case <-ctx.Done(): // the rest of the input is not wanted
+			return nil
 		}
 	}
-	if err := scanner.Err(); err != nil {
-		return err
-	}
-	if err := st.Close(ctx); err != nil { // waits for all of them
-		return err
-	}
-	select {
-	case err := <-failed:
-		return err
-	default:
-	}
-	_, err = fmt.Fprintf(out, "%s: %d lines, from offset %d\n", name, st.ConfirmOffset()-first, first)
-	return err
 }
 
 func (l *logs) tail(ctx context.Context, name string, lines int, out io.Writer) error {
@@ -203,15 +232,15 @@ func (l *logs) tail(ctx context.Context, name string, lines int, out io.Writer) 
 }
 
 func (l *logs) trim(ctx context.Context, name, offset string, out io.Writer) error {
-	start, err := strconv.ParseInt(offset, 10, 64)
+	start, err := strconv.ParseUint(offset, 10, 63)
 	if err != nil {
-		return err
+		return fmt.Errorf("offset %q: want a number from 0 on", offset)
 	}
 	st, err := l.stream(ctx, name, false)
 	if err != nil {
 		return err
 	}
-	if err := st.Trim(ctx, start); err != nil {
+	if err := st.Trim(ctx, int64(start)); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(out, "%s: starts at offset %d\n", name, st.StartOffset())

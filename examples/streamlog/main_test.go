@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -82,5 +84,31 @@ func TestKilledWhileItAppends(t *testing.T) {
 		if !strings.HasSuffix(line, " second") {
 			t.Fatalf("line %d: %q", i+1, line)
 		}
+	}
+}
+
+// An interrupted append keeps what it has read, and says how much that is; so does one that
+// meets a line which is too long.
+func TestAppendEndsEarly(t *testing.T) {
+	dir := t.TempDir()
+	appendTo := func(ctx context.Context, in io.Reader) (string, error) {
+		var out strings.Builder
+		err := run(ctx, []string{"-data", dir, "append", "log"}, in, &out)
+		return out.String(), err
+	}
+	ctx, interrupt := context.WithCancel(t.Context())
+	in, terminal := io.Pipe()
+	go func() {
+		for range 3 {
+			_, _ = io.WriteString(terminal, "line\n") // the third is taken up when the second is on its way
+		}
+		interrupt()
+	}()
+	if out, err := appendTo(ctx, in); err != nil || !strings.HasSuffix(out, " lines, from offset 0\n") {
+		t.Errorf("interrupted: %q, %v", out, err)
+	}
+	out, err := appendTo(t.Context(), strings.NewReader("good\n"+strings.Repeat("x", maxLine+1)))
+	if err == nil || !strings.Contains(err.Error(), "longer than") || !strings.HasPrefix(out, "log: 1 lines") {
+		t.Errorf("a long line: %q, %v", out, err)
 	}
 }
