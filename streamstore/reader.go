@@ -142,6 +142,9 @@ func (r *reader) close() {
 	r.closed = true
 }
 
+// fromMemory is in the place of a context where a read waits for nothing.
+var fromMemory context.Context
+
 type readerKey struct{}
 
 // WithReader returns a context whose fetches are those of one reader, which id, a comparable
@@ -160,7 +163,7 @@ func readerOf(ctx context.Context, stream StreamID) any {
 }
 
 // read returns batches of [start, end), which objects hold, up to maxBytes but at least one.
-// Only for the first does it wait, and if ctx is nil not for that: see ErrNotInMemory. waited
+// Only for the first does it wait, and if ctx is fromMemory not for that: see ErrNotInMemory. waited
 // says that it was not in memory.
 func (r *reader) read(ctx context.Context, stream StreamID, start, end int64, maxBytes int) (batches []RecordBatch, waited bool, err error) {
 	err = r.session(stream, start, func(s *session) (next int64, err error) {
@@ -245,7 +248,7 @@ func (r *reader) readLocked(ctx context.Context, s *session, stream StreamID, st
 
 // nextLocked returns the batches of the block with the offset if it is in memory.
 func (r *reader) nextLocked(s *session, stream StreamID, offset int64) ([]RecordBatch, error) {
-	if err := r.locateLocked(nil, s, stream, offset); err != nil {
+	if err := r.locateLocked(fromMemory, s, stream, offset); err != nil {
 		return nil, err
 	}
 	batches, ok := r.blocks.get(s.blocks[0].key())
@@ -265,7 +268,7 @@ func (r *reader) blockLocked(ctx context.Context, s *session, stream StreamID, o
 		r.readAheadLocked(s, stream, offset)
 		return batches, false, nil
 	}
-	if ctx == nil || !errors.Is(err, ErrNotInMemory) {
+	if ctx == fromMemory || !errors.Is(err, ErrNotInMemory) {
 		return nil, false, err
 	}
 	r.metrics.blockMisses.Inc()
@@ -299,7 +302,7 @@ func (r *reader) blockLocked(ctx context.Context, s *session, stream StreamID, o
 	return l.batches, true, l.err
 }
 
-// locateLocked makes s.blocks[0] the block with the offset. If ctx is nil it waits for nothing.
+// locateLocked makes s.blocks[0] the block with the offset. With fromMemory it waits for nothing.
 func (r *reader) locateLocked(ctx context.Context, s *session, stream StreamID, offset int64) error {
 	i := sort.Search(len(s.blocks), func(i int) bool { return s.blocks[i].End > offset })
 	if s.blocks = s.blocks[i:]; len(s.blocks) > 0 && s.blocks[0].Start <= offset {
@@ -345,7 +348,7 @@ func (r *reader) objectLocked(ctx context.Context, s *session, stream StreamID, 
 	}
 	found, _ := r.ranges.get(stream)
 	i, ok := findRange(found, offset)
-	if !ok && ctx == nil {
+	if !ok && ctx == fromMemory {
 		return ObjectRange{}, ErrNotInMemory
 	}
 	if !ok {
@@ -406,7 +409,7 @@ func (r *reader) indexLocked(ctx context.Context, object ObjectRef, stream Strea
 		r.metrics.indexHits.Inc()
 		return entries, nil
 	}
-	if ctx == nil {
+	if ctx == fromMemory {
 		return nil, ErrNotInMemory
 	}
 	r.metrics.indexMisses.Inc()
@@ -557,7 +560,7 @@ func (r *reader) extendLocked(s *session, stream StreamID) bool {
 		return false
 	}
 	next := s.blocks[len(s.blocks)-1].End
-	object, err := r.objectLocked(nil, s, stream, next)
+	object, err := r.objectLocked(fromMemory, s, stream, next)
 	if err != nil {
 		return false
 	}

@@ -131,14 +131,14 @@ func (st *Stream) Fetch(ctx context.Context, start, end int64, maxBytes int) (_ 
 // or Fetch must read an object first.
 func (st *Stream) FetchFast(start, end int64, maxBytes int) ([]RecordBatch, error) {
 	began := time.Now()
-	batches, err := st.fetch(nil, start, end, maxBytes)
+	batches, err := st.fetch(fromMemory, start, end, maxBytes)
 	if !errors.Is(err, ErrNotInMemory) { // the Fetch that follows counts
 		st.store.metrics.fetch.since(began, &err)
 	}
 	return batches, err
 }
 
-// fetch waits for nothing if ctx is nil.
+// fetch waits for nothing if ctx is fromMemory.
 func (st *Stream) fetch(ctx context.Context, start, end int64, maxBytes int) ([]RecordBatch, error) {
 	if start > end {
 		return nil, fmt.Errorf("fetch stream %d: start %d is after end %d", st.id, start, end)
