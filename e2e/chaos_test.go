@@ -78,6 +78,7 @@ func testChaos(t *testing.T, servers int, length time.Duration) {
 	}
 	unwatch()
 	watchers.Wait()
+	c.checkObjects()
 	const most = 1000 // MB; the caches may hold a quarter of it
 	if c.peak > most {
 		t.Errorf("a server used %.0f MB at its peak, want %d at most", c.peak, most)
@@ -106,6 +107,7 @@ func newChaos(t *testing.T, seed uint64, servers int) *chaos {
 		"--object-store", "s3://lake/tt?region=us-east-1&path-style=true&endpoint=" + c.store.url,
 		"--log-cache-bytes", "67108864", "--upload-bytes", "4194304", "--block-cache-bytes", "16777216", "--compaction-memory-bytes", "33554432", "--table-memory-bytes", "67108864",
 		"--upload-interval", "500ms", "--compaction-interval", "1s", "--compaction-minor-interval", "2s", "--compaction-major-interval", "3s",
+		"--delete-grace", "10s", "--orphan-sweep-interval", "5s", "--orphan-sweep-grace", "5s",
 	}
 	if servers > 1 {
 		c.lake.flags = append(c.lake.flags, "--metadata", lab.Postgres(t))
@@ -170,6 +172,22 @@ func (c *chaos) wait(d time.Duration) {
 		default:
 		}
 	}
+}
+
+// checkObjects checks what lies in the bucket: all that metadata names, and no orphan for long.
+func (c *chaos) checkObjects() {
+	c.t.Helper()
+	s := c.servers[0]
+	if out, code := s.cli("", "object", "check"); code != 0 {
+		c.t.Errorf("object check: exit %d\n%s", code, out)
+	}
+	eventually(c.t, 60*time.Second, "no orphans in the bucket", func() error {
+		out, code := s.cli("", "object", "list", "--state", "orphaned", "--output", "json")
+		if code != 0 || out != "" {
+			return fmt.Errorf("exit %d\n%s", code, out)
+		}
+		return nil
+	})
 }
 
 // measure notes the memory of a life that is about to end.
