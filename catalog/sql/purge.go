@@ -94,12 +94,11 @@ func (p *purge) snapshot(s table.Snapshot, seen map[string]bool) {
 			continue
 		}
 		seen[m.FilePath()] = true
-		entries, err := m.FetchEntries(p.fs, false)
-		if err != nil {
-			p.errs = append(p.errs, err)
-			continue
-		}
-		for _, e := range entries {
+		for e, err := range m.Entries(p.fs, false) {
+			if err != nil {
+				p.errs = append(p.errs, err)
+				break
+			}
 			p.remove(e.DataFile().FilePath())
 		}
 	}
