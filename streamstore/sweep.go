@@ -122,6 +122,7 @@ func (s *Store) Sweep(ctx context.Context) (r SweepResult, err error) {
 			return r, context.Cause(ctx)
 		}
 	}
+	s.sweepDue.Store(true) // what a zombie wrote above a fence of the WAL since then goes too
 	claim, err = s.claimSweep(ctx, s.cfg.SweepInterval)
 	r.Until = claim.Until
 	return r, err

@@ -106,6 +106,9 @@ func TestSweepDeletesOnlyOrphans(t *testing.T) {
 		if d := cmp.Diff(sweep(t, s), want); d != "" {
 			t.Fatalf("after the grace (-got +want):\n%s", d)
 		}
+		if !s.sweepDue.Load() {
+			t.Error("the remains of WALs are not looked for")
+		}
 		left := slices.Concat(known, foreign, []string{ObjectKey(first + 2), ObjectKey(1 << 40)})
 		slices.Sort(left)
 		if d := cmp.Diff(e.keys(), left); d != "" {
