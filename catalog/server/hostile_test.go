@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/apache/iceberg-go/table"
@@ -148,13 +149,13 @@ func TestTablesLieApart(t *testing.T) {
 	}
 }
 
-// zeros is a body without end.
-type zeros struct{ n int64 }
+// zeros is a body of as many bytes as are left.
+type zeros struct{ left atomic.Int64 }
 
 func (z *zeros) Read(p []byte) (int, error) {
-	n := min(z.n, int64(len(p)))
+	n := min(z.left.Load(), int64(len(p)))
 	clear(p[:n])
-	if z.n -= n; n == 0 {
+	if z.left.Add(-n); n == 0 {
 		return 0, io.EOF
 	}
 	return int(n), nil
@@ -165,7 +166,8 @@ func TestLargeBodies(t *testing.T) {
 	c := newClient(t, Config{MaxBody: 1 << 20})
 	c.want(200, "", "POST", "/v1/namespaces", `{"namespace":["web"]}`)
 	for _, length := range []int64{1 << 30, -1} {
-		body := &zeros{1 << 30}
+		body := &zeros{}
+		body.left.Store(1 << 30)
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, c.uri+"/v1/namespaces", body)
 		if err != nil {
 			t.Fatal(err)
@@ -178,7 +180,7 @@ func TestLargeBodies(t *testing.T) {
 				t.Errorf("length %d: %s", length, resp.Status)
 			}
 		} // or the connection was closed under the client's hands
-		if read := 1<<30 - body.n; read > 16<<20 {
+		if read := 1<<30 - body.left.Load(); read > 16<<20 {
 			t.Errorf("length %d: the server took %d bytes", length, read)
 		}
 	}
