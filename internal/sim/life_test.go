@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -86,16 +88,7 @@ func (n *node) end(ctx context.Context, l *life) {
 	case ctx.Err() != nil:
 		fate = n.r.IntN(2) // no zombies at the end
 	case fate == 2 && n.wal == streamstore.WALFile:
-		l.log("loses power")
-		disk := n.disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: n.r.IntN(101), RNG: n.r})
-		n.mu.Lock()
-		lives := append([]*life(nil), n.lives...)
-		n.mu.Unlock()
-		for _, l := range lives {
-			l.cut(true)
-		}
-		l.crash()
-		n.disk = disk
+		n.losePower()
 		return
 	}
 	switch fate {
@@ -106,26 +99,41 @@ func (n *node) end(ctx context.Context, l *life) {
 		l.close()
 	case 4, 5: // a second process, while this one serves
 		l.log("gets a rival")
-		n.zombie(l, func(context.Context) {})
+		n.zombie(l, func() {})
 	case 6:
 		l.log("stands still")
-		resume := l.still()
-		n.zombie(l, func(context.Context) { resume() })
+		n.zombie(l, l.still())
 	case 7:
 		l.log("is cut off")
 		l.cut(true)
-		n.zombie(l, func(context.Context) { l.cut(false) })
+		n.zombie(l, func() { l.cut(false) })
 	}
+}
+
+// losePower ends all lives of the node at once; its disk loses what was not synced.
+func (n *node) losePower() {
+	n.w.power <- struct{}{}
+	synctest.Wait() // nobody is told anything between the loss and the end
+	disk := n.disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: n.r.IntN(101), RNG: n.r})
+	n.mu.Lock()
+	lives := slices.Clone(n.lives)
+	n.mu.Unlock()
+	for _, l := range lives {
+		l.log("loses power")
+		l.crash()
+	}
+	n.disk = disk
+	<-n.w.power
 }
 
 // zombie lets the life be until some time has passed, resumes it, and ends it when it has seen
 // that it is fenced, or a while later.
-func (n *node) zombie(l *life, resume func(context.Context)) {
+func (n *node) zombie(l *life, resume func()) {
 	pause, rest := time.Duration(n.r.Int64N(int64(2*n.w.plan.life))), time.Duration(n.r.Int64N(int64(n.w.plan.life)))
 	n.w.zombies.Go(func() {
 		_ = wait(l.ctx, pause)
 		l.log("is back")
-		resume(l.ctx)
+		resume()
 		t := time.NewTimer(rest)
 		defer t.Stop()
 		select {

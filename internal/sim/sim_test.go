@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -30,14 +31,13 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-func simulate(t *testing.T, seed uint64) *world {
+func simulate(t *testing.T, seed uint64) {
 	w := newWorld(t, seed)
 	w.run()
 	w.trace.add("world", "%d operations, %d batches acknowledged, %d requests", w.ops.Load(), w.acked.Load(), w.requests.Load())
 	if *oneSeed >= 0 && !t.Failed() {
 		t.Log("\n" + w.trace.text())
 	}
-	return w
 }
 
 // seeds are those that flags ask for; or those that ever failed, and the first 200, of which
@@ -58,7 +58,9 @@ func seeds(t *testing.T) (list []uint64) {
 		}
 	}
 	for seed := first; seed <= last; seed++ {
-		list = append(list, seed)
+		if !slices.Contains(list, seed) {
+			list = append(list, seed)
+		}
 	}
 	return list
 }

@@ -125,6 +125,7 @@ type world struct {
 	stop     context.CancelCauseFunc // ends failing, with why
 
 	nodes []*node
+	power chan struct{} // cap 1: one node loses it at a time
 
 	mu      sync.Mutex
 	streams []*stream // guarded by mu; also those that are gone
@@ -134,7 +135,7 @@ type world struct {
 
 func newWorld(t *testing.T, seed uint64) *world {
 	r := rand.New(rand.NewPCG(seed, 0))
-	w := &world{t: t, seed: seed, plan: newPlan(seed, r), disk: objectstore.NewMemory(), trace: newTrace()}
+	w := &world{t: t, seed: seed, plan: newPlan(seed, r), disk: objectstore.NewMemory(), trace: newTrace(), power: make(chan struct{}, 1)}
 	w.failing, w.stop = context.WithCancelCause(context.Background())
 	if w.plan.sql {
 		w.dir = t.TempDir()
