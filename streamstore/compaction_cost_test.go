@@ -77,7 +77,8 @@ func TestRequestsPerGiB(t *testing.T) {
 	}
 }
 
-// After compaction a sequential reader needs at most 1.3 requests for each 4 MiB.
+// After compaction a sequential reader needs at most 1.3 requests for each 4 MiB, those with which
+// its read-ahead grows included.
 func TestRequestsPerColdRead(t *testing.T) {
 	e := newEnv(t)
 	var count objectstore.Counter
@@ -89,7 +90,7 @@ func TestRequestsPerColdRead(t *testing.T) {
 	t.Cleanup(s.abandon)
 	streams := e.create(s, 3, 1)
 	payload := make([]byte, 64<<10)
-	const size = 80 << 20
+	const size = 128 << 20
 	for i := range size / len(payload) {
 		for _, st := range streams {
 			if st != streams[1] && i%16 > 0 {
