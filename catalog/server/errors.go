@@ -79,7 +79,11 @@ func failureOf(err error) *failure {
 		return f
 	}
 	for _, a := range answers {
-		if errors.Is(err, a.err) {
+		switch {
+		case !errors.Is(err, a.err):
+		case a.status >= 500:
+			return &failure{a.status, a.kind, a.err.Error() + "; see the server's log"}
+		default:
 			return &failure{a.status, a.kind, message(err)}
 		}
 	}
