@@ -211,14 +211,23 @@ func newestGeneration(ctx context.Context, bucket objectstore.Bucket) (g generat
 	if key == "" {
 		return g, false, nil
 	}
-	data, err := bucket.Get(ctx, key, 0, -1)
-	if err != nil {
-		return g, false, fmt.Errorf("read %s: %w", key, err)
+	g, err = readParsed(ctx, bucket, key, -1, parseGeneration)
+	return g, err == nil, err
+}
+
+// readParsed reads the first n bytes of an object, all if n is negative, and parses them; again
+// if they make no sense, for what is right in the store may arrive wrong.
+func readParsed[T any](ctx context.Context, bucket objectstore.Bucket, key string, n int64, parse func([]byte) (T, error)) (v T, err error) {
+	for range 2 {
+		var data []byte
+		if data, err = bucket.Get(ctx, key, 0, n); err != nil {
+			break
+		}
+		if v, err = parse(data); err == nil {
+			return v, nil
+		}
 	}
-	if g, err = parseGeneration(data); err != nil {
-		return g, false, fmt.Errorf("read %s: %w", key, err)
-	}
-	return g, true, nil
+	return v, fmt.Errorf("read %s: %w", key, err)
 }
 
 // newestSnapshot returns the highest number of a generation, 0 if it has none.
@@ -241,16 +250,10 @@ func newestSnapshot(ctx context.Context, bucket objectstore.Bucket, generation i
 }
 
 func readSnapshotInfo(ctx context.Context, bucket objectstore.Bucket, generation, number int64) (SnapshotInfo, error) {
-	key := snapshotKey(generation, number)
-	data, err := bucket.Get(ctx, key, 0, int64(snapshotHeaderSize))
-	if err != nil {
-		return SnapshotInfo{}, fmt.Errorf("read %s: %w", key, err)
-	}
-	info, _, err := parseSnapshotHeader(data)
-	if err != nil {
-		return info, fmt.Errorf("read %s: %w", key, err)
-	}
-	return info, nil
+	return readParsed(ctx, bucket, snapshotKey(generation, number), int64(snapshotHeaderSize), func(data []byte) (SnapshotInfo, error) {
+		info, _, err := parseSnapshotHeader(data)
+		return info, err
+	})
 }
 
 // Superseded is closed when this database may not be used any more; Err says why.

@@ -365,6 +365,56 @@ func TestBackupRefusesOtherDatabases(t *testing.T) {
 	}
 }
 
+// firstWrong gives each object with a wrong bit when it is read for the first time.
+type firstWrong struct {
+	objectstore.Bucket
+	seen map[string]bool
+}
+
+func (b firstWrong) Get(ctx context.Context, key string, off, n int64) ([]byte, error) {
+	data, err := b.Bucket.Get(ctx, key, off, n)
+	if err == nil && !b.seen[key] {
+		b.seen[key] = true
+		data = bytes.Clone(data)
+		data[4] ^= 0x10 // the version
+	}
+	return data, err
+}
+
+// What arrives with a wrong bit is read again; what lies in the store so stops the start.
+func TestBackupReadsAgainWhatIsCorrupt(t *testing.T) {
+	bucket := objectstore.NewMemory()
+	s := openStore(t, newSQLite(t), nil)
+	b := startBackup(t, s, bucket, BackupConfig{})
+	register(t, s)
+	if err := b.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wrong := firstWrong{bucket, map[string]bool{}}
+	b, err := s.Backup(t.Context(), wrong, BackupConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if len(wrong.seen) < 2 {
+		t.Fatalf("only %v were read", wrong.seen)
+	}
+	data, err := bucket.Get(t.Context(), generationKey(1), 0, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data = bytes.Clone(data)
+	data[10] ^= 1
+	if err := bucket.Put(t.Context(), generationKey(1), data); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Backup(t.Context(), bucket, BackupConfig{}); err == nil || !strings.Contains(err.Error(), "checksum") {
+		t.Fatalf("a corrupt generation object: %v", err)
+	}
+}
+
 // Nodes that share a database share its snapshots: nothing that one of them acknowledged is
 // missing, and numbers are dense.
 func TestNodesShareSnapshots(t *testing.T) {
