@@ -256,12 +256,6 @@ func (l *life) jitter() float64 {
 
 func (l *life) log(format string, args ...any) { l.n.w.trace.add(l.name, format, args...) }
 
-// calm ends all faults.
-func (l *life) calm() {
-	l.faulty.SetFaults(objectstore.Faults{})
-	l.line.setFaults(0, 0, 0)
-}
-
 // cut disconnects the life from everything, or connects it again.
 func (l *life) cut(off bool) {
 	l.faulty.Cut(off)

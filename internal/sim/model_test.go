@@ -22,7 +22,6 @@ type stream struct {
 	attempts map[attempt]*batch // guarded by mu; appended, whatever came of it
 	known    map[int64]*batch   // guarded by mu; acknowledged or read, by base offset: these stay
 	end      int64              // guarded by mu; after the last of known
-	first    int64              // guarded by mu; where the last reader of the whole found its start
 	trimmed  int64              // guarded by mu; acknowledged: nothing below is read again
 	trimming int64              // guarded by mu; the highest that a trim was tried with
 	gone     bool               // guarded by mu; destroyed, or perhaps

@@ -89,15 +89,15 @@ var errAway = errors.New("the database is away")
 // A line is a life's way to the metadata: slow, losing calls and answers, cut off or still.
 type line struct {
 	managers
-	seed uint64
+	seed    uint64
+	latency time.Duration // the longest, each way
+	away    float64       // share of calls that do not arrive
+	lost    float64       // share of answers that do not
 
-	mu      sync.Mutex
-	latency time.Duration  // guarded by mu; the longest, each way
-	away    float64        // guarded by mu; share of calls that do not arrive
-	lost    float64        // guarded by mu; share of answers that do not
-	cut     bool           // guarded by mu
-	still   chan struct{}  // guarded by mu; calls and answers wait until it is closed; nil if they do not
-	seen    map[string]int // guarded by mu; calls so far
+	mu    sync.Mutex
+	cut   bool           // guarded by mu
+	still chan struct{}  // guarded by mu; calls and answers wait until it is closed; nil if they do not
+	seen  map[string]int // guarded by mu; calls so far
 }
 
 // call makes one call between the faults, which the seed, the kind of call and how often it came decide.
@@ -105,31 +105,30 @@ func (l *line) call(ctx context.Context, what string, effect func() error) error
 	l.mu.Lock()
 	n := l.seen[what]
 	l.seen[what]++
-	latency, away, lost := l.latency, l.away, l.lost
 	l.mu.Unlock()
 	hash := fnv.New64a()
 	io.WriteString(hash, what)
 	r := rand.New(rand.NewPCG(l.seed^hash.Sum64(), uint64(n)))
-	if r.Float64() < away {
+	if r.Float64() < l.away {
 		return fmt.Errorf("%s: %w", what, errAway)
 	}
-	if err := l.pass(ctx, r, latency); err != nil {
+	if err := l.pass(ctx, r); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	if err := effect(); err != nil {
 		return err
 	}
-	if err := l.pass(ctx, r, latency); err != nil {
+	if err := l.pass(ctx, r); err != nil {
 		return fmt.Errorf("%s: answer lost: %w", what, err)
 	}
-	if r.Float64() < lost {
+	if r.Float64() < l.lost {
 		return fmt.Errorf("%s: answer lost: %w", what, errAway)
 	}
 	return nil
 }
 
-func (l *line) pass(ctx context.Context, r *rand.Rand, latency time.Duration) error {
-	if err := wait(ctx, time.Duration(r.Int64N(int64(latency)+1))); err != nil {
+func (l *line) pass(ctx context.Context, r *rand.Rand) error {
+	if err := wait(ctx, time.Duration(r.Int64N(int64(l.latency)+1))); err != nil {
 		return err
 	}
 	l.mu.Lock()
@@ -146,12 +145,6 @@ func (l *line) pass(ctx context.Context, r *rand.Rand, latency time.Duration) er
 		return fmt.Errorf("cut off: %w", errAway)
 	}
 	return nil
-}
-
-func (l *line) setFaults(latency time.Duration, away, lost float64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.latency, l.away, l.lost = latency, away, lost
 }
 
 func (l *line) setCut(cut bool) {
