@@ -45,7 +45,7 @@ e2e:
 	$(GOTESTSUM) -- -timeout 40m -count 1 ./e2e/...
 
 soak:
-	e2e/lab/fuzz 5m
+	e2e/lab/fuzz 5m all
 	$(GOTESTSUM) -- -race -timeout 6h ./internal/sim -sim.seeds 1000-5000
 	TABLETOPIC_SOAK=1 $(GOTESTSUM) -- -timeout 12h -count 1 ./e2e/...
 
