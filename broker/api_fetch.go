@@ -140,6 +140,8 @@ func readError(err error) error {
 		return nil
 	case errors.Is(err, partition.ErrUnknownTopicOrPartition):
 		return kerr.UnknownTopicOrPartition
+	case errors.Is(err, partition.ErrDamaged):
+		return kerr.KafkaStorageError
 	case errors.Is(err, partition.ErrNotLeader):
 		return kerr.NotLeaderForPartition
 	case errors.Is(err, partition.ErrOffsetOutOfRange):

@@ -166,6 +166,8 @@ func produceError(err error) error {
 		return nil
 	case errors.Is(err, partition.ErrUnknownTopicOrPartition):
 		code = kerr.UnknownTopicOrPartition
+	case errors.Is(err, partition.ErrDamaged):
+		code = kerr.KafkaStorageError
 	case errors.Is(err, partition.ErrNotLeader):
 		code = kerr.NotLeaderForPartition
 	case errors.Is(err, partition.ErrCorrupt):

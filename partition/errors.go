@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/tabletopic/tabletopic/objectstore"
 	"github.com/tabletopic/tabletopic/record"
 	"github.com/tabletopic/tabletopic/streamstore"
 )
@@ -16,6 +17,8 @@ var (
 	// ErrNotLeader says that this node does not lead the partition, or no more: it was
 	// closed, or an append failed.
 	ErrNotLeader = errors.New("not the leader of the partition")
+	// ErrDamaged says that an object of the log is missing, or not what was written.
+	ErrDamaged = errors.New("log damaged")
 	// ErrCorrupt says that the bytes are no sound record batch.
 	ErrCorrupt = record.ErrCorrupt
 	// ErrTooLarge says that a batch is over max.message.bytes.
@@ -48,6 +51,8 @@ func streamError(err error) error {
 		errors.Is(err, streamstore.ErrStreamNotExist), errors.Is(err, streamstore.ErrStreamClosed),
 		errors.Is(err, streamstore.ErrStoreClosed):
 		return fmt.Errorf("%w: %w", ErrNotLeader, err)
+	case errors.Is(err, streamstore.ErrCorrupt), errors.Is(err, objectstore.ErrNotFound):
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	return err
 }

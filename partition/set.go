@@ -195,6 +195,8 @@ func (s *Set) open(ctx context.Context, topics []metadata.Topic, old *topic) ([]
 const (
 	recoverAttempts = 8
 	recoverWait     = 50 * time.Millisecond
+	// damagedAttempts is how often a log is read before it counts as damaged.
+	damagedAttempts = 3
 )
 
 // recoverOne recovers p. A partition that cannot be understood is closed, so that it does
@@ -206,8 +208,10 @@ func (s *Set) recoverOne(ctx context.Context, p *Partition) error {
 		switch {
 		case err == nil:
 			return nil
-		case errors.Is(err, ErrCorrupt), errors.Is(err, errCheckpoint), errors.Is(err, errCheckpointVersion):
-			s.log.Error("partition is not served", "topic", p.topic, "partition", p.index, "err", err)
+		case errors.Is(err, ErrCorrupt), errors.Is(err, errCheckpoint), errors.Is(err, errCheckpointVersion),
+			errors.Is(err, ErrDamaged) && attempt == damagedAttempts:
+			s.log.Error("partition is not served: find out what its log lacks with tabletopic object check --deep", "topic", p.topic, "partition", p.index, "err", err)
+			err = fmt.Errorf("%w: %w", ErrDamaged, err)
 			p.state = newState(s.cfg.MaxProducers)
 			p.close(err)
 			return nil

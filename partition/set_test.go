@@ -407,6 +407,39 @@ func BenchmarkOpen10000(b *testing.B) {
 	}
 }
 
+// A partition whose log is damaged is not served; all others are.
+func TestDamagedPartitionStopsNoOther(t *testing.T) {
+	c := newCluster(t)
+	objects := func() []string {
+		page, err := c.bucket.List(t.Context(), "data/", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var keys []string
+		for _, o := range page {
+			keys = append(keys, o.Key)
+		}
+		return keys
+	}
+	n := c.start()
+	mustAppend(t, n.create(t, "damaged", 1, nil), produced{values: []string{"gone"}})
+	n.stop()
+	first := objects()
+	n = c.start()
+	mustAppend(t, n.create(t, "sound", 1, nil), produced{values: []string{"kept"}})
+	n.stop()
+	if err := c.bucket.Delete(t.Context(), first...); err != nil {
+		t.Fatal(err)
+	}
+	n = c.start()
+	wantValues(t, n.partition(t, "sound", 0), 0, "kept")
+	damaged := n.partition(t, "damaged", 0)
+	if _, err := damaged.Read(t.Context(), 0, 1<<20, ReadUncommitted); !errors.Is(err, ErrDamaged) {
+		t.Errorf("read: %v", err)
+	}
+	wantRefused(t, damaged, produced{values: []string{"more"}}, ErrDamaged)
+}
+
 // Table settings that the node cannot serve are refused when they are set, and only then.
 func TestTableSettingsAreChecked(t *testing.T) {
 	c := newCluster(t)
