@@ -202,7 +202,7 @@ func (c *Config) validate() error {
 	if c.WALIdleLinger > maxIdleLinger {
 		return fmt.Errorf("WALIdleLinger is %v: it must be at most %v, or appends are given up before they are written", c.WALIdleLinger, maxIdleLinger)
 	}
-	if c.LogCacheBytes < 2*c.UploadBytes {
+	if c.LogCacheBytes/2 < c.UploadBytes {
 		return fmt.Errorf("LogCacheBytes is %d: it must be at least twice UploadBytes (%d), or appends wait for every upload", c.LogCacheBytes, c.UploadBytes)
 	}
 	return nil

@@ -157,7 +157,7 @@ func (s *Store) orphans(ctx context.Context, page []objectstore.Object, last Obj
 		}
 	}
 	for id, o := range unknown {
-		early := now.Sub(o.Modified) < s.cfg.SweepGrace && !invariant.Off("sweep-grace")
+		early := now.Sub(o.Modified) < s.cfg.SweepGrace && !invariant.Off("orphan-grace")
 		later := id > last && !invariant.Off("sweep-last-id")
 		if early || later {
 			r.Young++

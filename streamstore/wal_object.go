@@ -109,13 +109,19 @@ func (d *objectWAL) put(ctx context.Context, key string, bulk [][]byte) error {
 // own tells, after a create met an object, whether that is this writer's, left by an
 // attempt whose answer was lost. If not, the node is fenced.
 func (d *objectWAL) own(ctx context.Context, key string) error {
-	data, err := d.bucket.Get(ctx, key, 0, walHeaderSize)
-	if err != nil {
-		return err
+	var h bulkHeader
+	var bad error
+	for range 2 { // what is right in the store may arrive wrong
+		data, err := d.bucket.Get(ctx, key, 0, walHeaderSize)
+		if err != nil {
+			return err
+		}
+		if h, _, bad = parseBulkHeader(data); bad == nil {
+			break
+		}
 	}
-	h, _, err := parseBulkHeader(data)
-	if err != nil {
-		return fmt.Errorf("WAL object %s: %w: %w", key, ErrNodeFenced, err)
+	if bad != nil {
+		return fmt.Errorf("WAL object %s: %w: %w", key, ErrNodeFenced, bad)
 	}
 	if (h.kind != bulkData || h.nonce != d.nonce) && !invariant.Off("wal-nonce") {
 		return fmt.Errorf("WAL object %s was written by another process: %w", key, ErrNodeFenced)
