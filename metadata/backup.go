@@ -133,6 +133,8 @@ func (b *Backup) claim(ctx context.Context) error {
 	case newest.cluster != b.own.cluster:
 		return fmt.Errorf("the bucket belongs to cluster %s, the database to cluster %s; if the database of that cluster is lost, move the new one away "+
 			"and run `tabletopic metadata restore`; if not, two clusters must not share a bucket and prefix: %w", newest.cluster, b.own.cluster, ErrSuperseded)
+	case newest.number < b.own.number:
+		return fmt.Errorf("the database is generation %d, and the newest of the bucket is generation %d: %s is lost, or it is an old copy of the bucket", b.own.number, newest.number, generationKey(b.own.number))
 	default:
 		return fmt.Errorf("the database is generation %d, the bucket has generation %d: a database was restored since; use that one: %w", b.own.number, newest.number, ErrSuperseded)
 	}

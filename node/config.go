@@ -159,10 +159,6 @@ func (c *Config) Fields() []Field {
 	}
 }
 
-// minDeleteGrace is longer than the pause before a commit is repeated; see
-// Config.DeleteGrace of package streamstore.
-const minDeleteGrace = 10 * time.Second
-
 // complete fills the settings that depend on others and refuses those that cannot work.
 func (c *Config) complete() error {
 	abs, err := filepath.Abs(c.Data)
@@ -192,14 +188,12 @@ func (c *Config) complete() error {
 		}
 	}
 	return errors.Join(
-		c.positive(),
+		c.bounds(),
 		check(c.NodeID >= 0 && c.NodeID < 1<<31, "node-id %d: want 0 to 2147483647", c.NodeID),
 		check(c.WAL == "s3" || c.WAL == "file", "wal %q: want s3 or file", c.WAL),
 		check(c.WAL == "s3" || local, "wal file: a log in local files does not survive this machine, and the object store does: use wal s3 with %s", c.ObjectStore),
 		check(c.WAL == "s3" || !cluster, "wal file: no other node of a cluster could recover it: use wal s3 with a PostgreSQL metadata database"),
-		check(c.WALIdleLinger >= 0, "wal-idle-linger: want zero or more"),
 		check(c.WALHedgeMin != 0, "wal-hedge-min: want more than zero, or less for never"),
-		check(c.DeleteGrace >= minDeleteGrace, "delete-grace %s: want %s or more, for a commit whose answer was lost to be repeated", c.DeleteGrace, minDeleteGrace),
 		address("kafka", c.Kafka),
 		address("http", c.HTTP),
 		check(c.KafkaAdvertised == "" || address("", c.KafkaAdvertised) == nil, "kafka-advertised %q: want HOST:PORT", c.KafkaAdvertised),
@@ -207,29 +201,65 @@ func (c *Config) complete() error {
 		check(c.RESTCredentials == "none" || c.RESTCredentials == "own" || strings.HasPrefix(c.RESTCredentials, "arn:"), "rest-catalog-credentials %q: want none, own or the ARN of a role", c.RESTCredentials),
 		check(c.RESTCredentials == "none" || c.RESTClients != "", "rest-catalog-credentials %s: keys for everybody who can reach this port: set rest-catalog-clients", c.RESTCredentials),
 		check(c.RESTCredentials == "none" || strings.HasPrefix(c.Warehouse, "s3://"), "rest-catalog-credentials %s: the warehouse %s is not on S3", c.RESTCredentials, c.Warehouse),
-		check(c.RESTCacheBytes >= 0, "rest-catalog-cache-bytes: want 0 or more"),
 		check(c.CatalogURI != "" || c.CatalogWarehouse+c.CatalogToken+c.CatalogCredential+c.CatalogScope == "", "catalog-warehouse, -token, -credential and -scope go with catalog-uri"),
 		check(c.SecretsKey == "" || c.SecretsKeyFile == "", "secrets-key and secrets-key-file: want one of them"),
 	)
 }
 
-func (c *Config) positive() error {
-	var errs []error
-	for name, v := range map[string]int64{
-		"wal-linger": int64(c.WALLinger), "wal-inflight": int64(c.WALInflight), "wal-bytes": c.WALBytes, "wal-unflushed-bytes": c.WALUnflushed, "log-cache-bytes": c.LogCache,
-		"block-cache-bytes": c.BlockCache, "read-ahead-bytes": c.ReadAhead, "read-inflight": int64(c.ReadInflight), "upload-bytes": c.UploadBytes, "upload-streams": int64(c.UploadStreams), "upload-interval": int64(c.UploadInterval),
-		"compaction-interval": int64(c.CompactionInterval), "compaction-minor-interval": int64(c.CompactionMinor),
-		"compaction-major-interval": int64(c.CompactionMajor), "compaction-memory-bytes": c.CompactionMemory,
-		"compaction-objects": int64(c.CompactionObjects), "compaction-rate-bytes": c.CompactionRate, "compaction-split-bytes": c.CompactionSplit,
-		"compaction-force-split": int64(c.ForceSplit), "compaction-minor-bytes": c.MinorBytes, "compaction-major-bytes": c.MajorBytes,
-		"compaction-cleanup-interval": int64(c.CleanupInterval), "compaction-cleanup-bytes": c.CleanupBytes,
-		"retention-check-interval": int64(c.RetentionInterval), "clean-interval": int64(c.CleanInterval), "delete-grace": int64(c.DeleteGrace), "orphan-sweep-grace": int64(c.SweepGrace),
-		"default-partitions": int64(c.DefaultPartitions), "max-request-bytes": int64(c.MaxRequestBytes), "max-connections": int64(c.MaxConnections),
-		"table-memory-bytes": c.TableMemory, "shutdown-timeout": int64(c.ShutdownTimeout),
-	} {
-		errs = append(errs, check(v > 0, "%s: want more than zero", name))
-	}
-	return errors.Join(errs...)
+// bounds refuses numbers that cannot work, such as those of another unit.
+func (c *Config) bounds() error {
+	const (
+		tick  = 10 * time.Millisecond
+		long  = 365 * 24 * time.Hour
+		large = 1 << 50 // bytes
+	)
+	return errors.Join(
+		within("wal-linger", c.WALLinger, time.Millisecond, maxLinger),
+		within("wal-idle-linger", c.WALIdleLinger, 0, maxLinger),
+		within("wal-inflight", c.WALInflight, 1, 1000),
+		within("wal-bytes", c.WALBytes, 1, 512<<20),
+		within("wal-unflushed-bytes", c.WALUnflushed, 1, large),
+		within("log-cache-bytes", c.LogCache, 1, large),
+		check(c.UploadBytes <= c.LogCache/2, "log-cache-bytes %d: want at least twice upload-bytes (%d), or records wait for every upload", c.LogCache, c.UploadBytes),
+		check(c.WALBytes <= c.LogCache, "wal-bytes %d: want at most log-cache-bytes (%d), where it has to find room", c.WALBytes, c.LogCache),
+		within("block-cache-bytes", c.BlockCache, 1, large),
+		within("read-ahead-bytes", c.ReadAhead, 1, large),
+		within("read-inflight", c.ReadInflight, 1, 10_000),
+		within("upload-bytes", c.UploadBytes, 1, large),
+		within("upload-streams", c.UploadStreams, 1, 1_000_000),
+		within("upload-interval", c.UploadInterval, tick, long),
+		within("compaction-interval", c.CompactionInterval, tick, long),
+		within("compaction-minor-interval", c.CompactionMinor, tick, long),
+		within("compaction-major-interval", c.CompactionMajor, tick, long),
+		within("compaction-memory-bytes", c.CompactionMemory, 1, large),
+		within("compaction-objects", c.CompactionObjects, 2, 100_000),
+		within("compaction-rate-bytes", c.CompactionRate, 64<<10, large),
+		within("compaction-split-bytes", c.CompactionSplit, 1, large),
+		within("compaction-force-split", c.ForceSplit, tick, long),
+		within("compaction-minor-bytes", c.MinorBytes, 1, large),
+		within("compaction-major-bytes", c.MajorBytes, 1, large),
+		within("compaction-cleanup-interval", c.CleanupInterval, tick, long),
+		within("compaction-cleanup-bytes", c.CleanupBytes, 1, large),
+		within("retention-check-interval", c.RetentionInterval, tick, long),
+		within("clean-interval", c.CleanInterval, tick, long),
+		// Longer than the pause before a commit is repeated; see Config.DeleteGrace of package streamstore.
+		within("delete-grace", c.DeleteGrace, 10*time.Second, long),
+		check(c.SweepInterval < 0 || c.SweepInterval >= tick, "orphan-sweep-interval %v: want %v or more, or less than zero for never", c.SweepInterval, tick),
+		within("orphan-sweep-grace", c.SweepGrace, tick, long),
+		within("default-partitions", c.DefaultPartitions, 1, 10_000),
+		within("max-request-bytes", c.MaxRequestBytes, 4<<10, 1<<30),
+		within("max-connections", c.MaxConnections, 1, 1_000_000),
+		within("table-memory-bytes", c.TableMemory, 1, large),
+		within("rest-catalog-cache-bytes", c.RESTCacheBytes, 0, large),
+		within("shutdown-timeout", c.ShutdownTimeout, tick, long),
+	)
+}
+
+// maxLinger leaves room below the 30 s after which producers give up.
+const maxLinger = 10 * time.Second
+
+func within[T int | int64 | time.Duration](name string, v, least, most T) error {
+	return check(v >= least && v <= most, "%s %v: want %v to %v", name, v, least, most)
 }
 
 func check(ok bool, format string, args ...any) error {

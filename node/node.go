@@ -211,7 +211,7 @@ func (n *Node) openLog(ctx context.Context, bucket objectstore.Bucket, meta *met
 		UploadBytes: n.cfg.UploadBytes, UploadStreams: n.cfg.UploadStreams, UploadInterval: n.cfg.UploadInterval, Settled: meta.Settled,
 	}, streamstore.NodeID(n.cfg.NodeID), bucket, meta, meta, n.log)
 	if err != nil {
-		return fmt.Errorf("stream store: %w", err)
+		return err
 	}
 	n.onClose("stream store", n.store.Close)
 	n.metrics.MustRegister(n.store.Collectors()...)

@@ -71,7 +71,7 @@ func TestRetentionFreesTheBucket(t *testing.T) {
 	const short = 200 * time.Millisecond
 	cfg.UploadInterval, cfg.CompactionSplit, cfg.MinorBytes, cfg.CleanupBytes = short, 100<<10, 100<<10, 1
 	cfg.CompactionInterval, cfg.CompactionMinor, cfg.CompactionMajor, cfg.CleanupInterval = short, short, short, short
-	cfg.RetentionInterval, cfg.CleanInterval, cfg.DeleteGrace = short, short, minDeleteGrace
+	cfg.RetentionInterval, cfg.CleanInterval, cfg.DeleteGrace = short, short, 10*time.Second
 	n, err := Open(t.Context(), cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
