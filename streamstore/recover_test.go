@@ -504,6 +504,32 @@ func TestSweepKeepsWhatIsToBeRecovered(t *testing.T) {
 	}
 }
 
+// A node that starts while another sweeps WALs keeps its own, which the other did not know of
+// when it looked.
+func TestSweepKeepsLivesThatBeginMeanwhile(t *testing.T) {
+	e := newEnv(t)
+	first := e.node(1)
+	st := e.create(first, 1, 1)[0]
+	first.abandon()
+	cfg := e.config(WALObject)
+	var second *Store
+	cfg.Settled = func(context.Context) error { // between what is asked of metadata and of the bucket
+		if second == nil {
+			second = e.node(1)
+			appendAll(t, e.reopen(second, OpenRequest{st.ID(), 2})[0], "a")
+		}
+		return nil
+	}
+	if err := e.nodeWith(2, cfg).sweepWALs(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	second.abandon()
+	third := e.node(1)
+	if got := readAll(t, e.reopen(third, OpenRequest{st.ID(), 3})[0]); !slices.Equal(got, []string{"a"}) {
+		t.Fatalf("got %q", got)
+	}
+}
+
 // A recovered WAL is kept until the recovery is settled, and removed by the next cleaning.
 func TestRecoveredWALGoesWhenSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

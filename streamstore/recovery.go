@@ -368,6 +368,10 @@ func (s *Store) sweepWALs(ctx context.Context) error {
 }
 
 func (s *Store) sweepNode(ctx context.Context, n NodeState) error {
+	later := n.Epoch // of lives that begin meanwhile metadata has not told
+	if invariant.Off("wal-sweep-later") {
+		later = 1<<63 - 1
+	}
 	needed := make(map[int64]bool, len(n.WALs))
 	for _, w := range n.WALs {
 		needed[w.Epoch] = !invariant.Off("wal-sweep-retired")
@@ -382,7 +386,7 @@ func (s *Store) sweepNode(ctx context.Context, n NodeState) error {
 		}
 		var keys []string
 		for _, o := range page {
-			if _, epoch, _, ok := parseWALKey(o.Key); ok && epoch < n.Epoch && !needed[epoch] && o.Size != walFenceSize {
+			if _, epoch, _, ok := parseWALKey(o.Key); ok && epoch < later && !needed[epoch] && o.Size != walFenceSize {
 				keys = append(keys, o.Key)
 			}
 		}
