@@ -278,6 +278,36 @@ func TestSweepTurns(t *testing.T) {
 	})
 }
 
+// A node that stands still in the middle of a sweep, until another has the turn, deletes nothing
+// of what it has listed.
+func TestSweepAfterItsTurnDeletesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t)
+		f := e.faulty()
+		one := e.open(e.compacting())
+		two, err := Open(context.Background(), e.compacting(), 2, e.memory, e.meta, e.meta, newEnvLog())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(two.abandon)
+		e.put(ObjectKey(e.forgotten(one, 1)))
+		<-time.After(one.cfg.SweepGrace)
+		hold := f.Hold(objectstore.After, func(op objectstore.Op, key string) bool { return op == objectstore.OpList && key == dataPrefix })
+		swept := make(chan SweepResult)
+		go func() { swept <- sweep(t, one) }()
+		<-hold.Reached()
+		<-time.After(sweepTurn)
+		if claim, err := two.claimSweep(context.Background(), sweepTurn); err != nil || !claim.Mine {
+			t.Fatalf("%+v, %v", claim, err)
+		}
+		hold.Release(nil)
+		if r := <-swept; r.Orphans != 0 {
+			t.Fatalf("%+v", r)
+		}
+		e.wantObjects(1)
+	})
+}
+
 // A listing may name an object twice.
 func TestSweepCountsAnObjectOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
