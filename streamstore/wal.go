@@ -390,18 +390,23 @@ func (w *wal) acknowledge(queue []*bulk) []*bulk {
 	n := 0
 	var bytes, memory int64
 	for n < len(queue) && queue[n].written {
-		w.ack(queue[n])
 		bytes += queue[n].size - walHeaderSize
 		memory += queue[n].memory
 		n++
 	}
-	if n > 0 {
-		w.mu.Lock()
-		w.unflushed -= bytes
-		w.waiting -= memory
-		w.makeRoomLocked()
-		w.mu.Unlock()
+	if n == 0 {
+		return queue
 	}
+	w.mu.Lock()
+	w.unflushed -= bytes // before the answers: what a producer sends then meets a WAL with nothing in flight
+	w.mu.Unlock()
+	for _, b := range queue[:n] {
+		w.ack(b)
+	}
+	w.mu.Lock()
+	w.waiting -= memory
+	w.makeRoomLocked()
+	w.mu.Unlock()
 	return slices.Delete(queue, 0, n)
 }
 
