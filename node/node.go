@@ -271,7 +271,7 @@ const catalogPatience = 5 * time.Second
 // exist, and a table that another topic has.
 func (n *Node) checkTable(topic string, cfg partition.TableConfig) error {
 	if _, err := n.catalog(cfg.Catalog); err != nil {
-		return err
+		return fmt.Errorf("table.topic.catalog: %w", err)
 	}
 	id, err := coordinator.Identifier(cfg.Namespace, cfg.Name, topic)
 	if err != nil || !cfg.Enable {
