@@ -428,6 +428,14 @@ func TestDamagedPartitionStopsNoOther(t *testing.T) {
 	n = c.start()
 	mustAppend(t, n.create(t, "sound", 1, nil), produced{values: []string{"kept"}})
 	n.stop()
+	lost := map[string][]byte{}
+	for _, key := range first {
+		data, err := c.bucket.Get(t.Context(), key, 0, -1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lost[key] = data
+	}
 	if err := c.bucket.Delete(t.Context(), first...); err != nil {
 		t.Fatal(err)
 	}
@@ -438,6 +446,13 @@ func TestDamagedPartitionStopsNoOther(t *testing.T) {
 		t.Errorf("read: %v", err)
 	}
 	wantRefused(t, damaged, produced{values: []string{"more"}}, ErrDamaged)
+	n.stop()
+	for key, data := range lost {
+		if err := c.bucket.Put(t.Context(), key, data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantValues(t, c.start().partition(t, "damaged", 0), 0, "gone") // whole again once the objects are back
 }
 
 // Table settings that the node cannot serve are refused when they are set, and only then.
