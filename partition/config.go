@@ -43,6 +43,7 @@ type TableConfig struct {
 	TargetFileBytes int64         // data files are closed at this size
 	DLQ             string        // topic of the dead letters; "" is "<topic>.dlq"
 	KafkaColumn     string        // struct column of partition, offset, …; "" is none
+	PartitionBy     string        // for ParsePartitionBy; "" leaves the table's partitions as they are
 	OnRewind        string        // pause, replay or accept
 	// HoldMax is how much longer than retention says records are kept for a table that
 	// lags behind; negative is without end.
@@ -389,7 +390,7 @@ func tableKeys() []ConfigKey {
 		key("table.topic.transform.value.type", "string", "flatten", "How a value becomes columns: its fields on top level.",
 			only(notYet+": the fields of a value are the columns", "flatten", "none")),
 		key("table.topic.id.columns", "list", "", "Columns that identify a row.", only(notYet, "", "[]")),
-		key("table.topic.partition.by", "list", "", "Partition transforms of the table.", only(notYet+": the table is not partitioned", "", "[]")),
+		key("table.topic.partition.by", "list", "", "Partitions of the table: columns, year(c), month(c), day(c), hour(c), bucket(c, N) and truncate(c, N), separated by commas. Empty leaves those that the table has, [] takes them away.", setPartitionBy),
 		key("table.topic.upsert.enable", "boolean", "false", "Records replace the row of their key.", only(notYet+": the table is append only", "false")),
 		key("table.topic.cdc.field", "string", "", "Field that says insert, update or delete.", only(notYet, "")),
 		key("table.topic.errors.tolerance", "string", "invalid_data", "Records that cannot be decoded become dead letters.",

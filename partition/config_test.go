@@ -65,7 +65,6 @@ func TestTopicConfigRefuses(t *testing.T) {
 		"table.topic.on.rewind=explode":     "pause, replay",
 		"table.topic.dlq=a/b":               "ASCII",
 		"table.topic.name=a\nb":             "catalog",
-		"table.topic.partition.by=[id]":     "not partitioned",
 		"table.topic.convert.key.type=cbor": "bytes",
 	} {
 		k, v, _ := strings.Cut(kv, "=")
