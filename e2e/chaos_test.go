@@ -3,12 +3,9 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"hash/fnv"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"strings"
 	"sync"
@@ -92,7 +89,7 @@ type chaos struct {
 	random  *rand.Rand
 	lake    *lake
 	servers []*server
-	store   *faultyStore
+	store   *lab.Faults
 	began   time.Time
 	plan    []string // what was done, and when
 	kills   int
@@ -101,10 +98,10 @@ type chaos struct {
 
 func newChaos(t *testing.T, seed uint64, servers int) *chaos {
 	endpoint, _, _ := lab.Versitygw(t, "lake")
-	c := &chaos{t: t, random: rand.New(rand.NewPCG(seed, 0)), began: time.Now(), store: newFaultyStore(t, endpoint, seed)}
+	c := &chaos{t: t, random: rand.New(rand.NewPCG(seed, 0)), began: time.Now(), store: lab.NewFaults(seed)}
 	c.lake = &lake{env: s3Credentials, queryArgs: []string{"--s3-endpoint", endpoint}}
 	c.lake.flags = []string{
-		"--object-store", "s3://lake/tt?region=us-east-1&path-style=true&endpoint=" + c.store.url,
+		"--object-store", "s3://lake/tt?region=us-east-1&path-style=true&endpoint=" + c.store.Proxy(t, endpoint, storeDialect),
 		"--log-cache-bytes", "67108864", "--upload-bytes", "4194304", "--block-cache-bytes", "16777216", "--compaction-memory-bytes", "33554432", "--table-memory-bytes", "67108864",
 		"--upload-interval", "500ms", "--compaction-interval", "1s", "--compaction-minor-interval", "2s", "--compaction-major-interval", "3s",
 		"--delete-grace", "10s", "--orphan-sweep-interval", "5s", "--orphan-sweep-grace", "5s",
@@ -134,8 +131,8 @@ func (c *chaos) note(format string, args ...any) {
 func (c *chaos) round() {
 	f := drawFault(c.random)
 	length := time.Duration(500+c.random.IntN(4000)) * time.Millisecond
-	c.note("%s for %s", f.name, length)
-	c.store.set(f)
+	c.note("%s for %s", f.Name, length)
+	c.store.Set(f)
 	var killed *server
 	if c.random.IntN(3) == 0 {
 		moment := time.Duration(c.random.Int64N(int64(length)))
@@ -151,7 +148,7 @@ func (c *chaos) round() {
 		}
 	}
 	c.wait(length)
-	c.store.set(fault{})
+	c.store.Set(lab.Fault{})
 	if killed != nil {
 		killed.waitReady()
 	}
@@ -193,122 +190,28 @@ func (c *chaos) checkObjects() {
 // measure notes the memory of a life that is about to end.
 func (c *chaos) measure(s *server) { c.peak = max(c.peak, s.memory("VmHWM")) }
 
-// A fault is what a store does to requests that match. Shares are probabilities.
-type fault struct {
-	name        string
-	method      string        // of the requests; all if empty
-	list        bool          // only listings
-	unavailable float64       // answered with 503 SlowDown
-	lost        float64       // done, and the connection reset instead of an answer
-	slow        time.Duration // the longest wait before it is done
-	reset       bool          // the connection is reset
-}
-
-func drawFault(r *rand.Rand) fault {
+// drawFault draws what a store does wrong for a while.
+func drawFault(r *rand.Rand) lab.Fault {
 	share := float64(1+r.IntN(5)) / 10
 	slow := time.Duration(200+r.IntN(2000)) * time.Millisecond
-	return []fault{
-		{name: "calm"},
-		{name: fmt.Sprintf("503 to %.0f %%", 100*share), unavailable: share},
-		{name: "503 to all", unavailable: 1},
-		{name: fmt.Sprintf("%.0f %% of answers lost", 100*share), lost: share},
-		{name: fmt.Sprintf("%.0f %% of the answers to PUT lost", 100*share), method: http.MethodPut, lost: share},
-		{name: fmt.Sprintf("GET takes up to %s", slow), method: http.MethodGet, slow: slow},
-		{name: fmt.Sprintf("LIST takes up to %s", 2*slow), list: true, slow: 2 * slow},
-		{name: fmt.Sprintf("PUT takes up to %s", slow), method: http.MethodPut, slow: slow},
-		{name: "connections are reset", reset: true},
+	method := func(m string) func(string) bool {
+		return func(call string) bool { return strings.HasPrefix(call, m+" ") }
+	}
+	return []lab.Fault{
+		{Name: "calm"},
+		{Name: fmt.Sprintf("503 to %.0f %%", 100*share), Refuse: share},
+		{Name: "503 to all", Refuse: 1},
+		{Name: fmt.Sprintf("%.0f %% of answers lost", 100*share), Lose: share},
+		{Name: fmt.Sprintf("%.0f %% of the answers to PUT lost", 100*share), Matches: method(http.MethodPut), Lose: share},
+		{Name: fmt.Sprintf("GET takes up to %s", slow), Matches: method(http.MethodGet), Slow: slow},
+		{Name: fmt.Sprintf("LIST takes up to %s", 2*slow), Matches: func(call string) bool { return strings.Contains(call, "list-type=") }, Slow: 2 * slow},
+		{Name: fmt.Sprintf("PUT takes up to %s", slow), Matches: method(http.MethodPut), Slow: slow},
+		{Name: "connections are reset", Reset: 1},
 	}[r.IntN(9)]
 }
 
-func (f fault) matches(r *http.Request) bool {
-	isList := r.Method == http.MethodGet && r.URL.Query().Has("list-type")
-	return (f.method == "" || f.method == r.Method) && (!f.list || isList)
-}
-
-// A faultyStore is a proxy to an S3 server. What happens to a request is decided by the seed, the
-// request and how often it came before.
-type faultyStore struct {
-	url  string
-	seed uint64
-
-	mu                                     sync.Mutex
-	now                                    fault          // guarded by mu
-	seen                                   map[string]int // guarded by mu; requests so far
-	passed, unavailable, lost, slow, reset int            // guarded by mu
-}
-
-func newFaultyStore(t *testing.T, endpoint string, seed uint64) *faultyStore {
-	f := &faultyStore{seed: seed, seen: map[string]int{}}
-	f.url = lab.Proxy(t, endpoint, f.handle)
-	return f
-}
-
-func (f *faultyStore) set(now fault) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.now = now
-}
-
-func (f *faultyStore) String() string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return fmt.Sprintf("requests: %d passed on, %d with 503, %d answers lost, %d slow, %d reset", f.passed, f.unavailable, f.lost, f.slow, f.reset)
-}
-
-func (f *faultyStore) handle(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	what := r.Method + " " + r.URL.String()
-	f.mu.Lock()
-	now, n := f.now, f.seen[what]
-	f.seen[what]++
-	f.mu.Unlock()
-	hash := fnv.New64a()
-	io.WriteString(hash, what)
-	random := rand.New(rand.NewPCG(f.seed^hash.Sum64(), uint64(n)))
-	if !now.matches(r) {
-		now = fault{}
-	}
-	switch {
-	case now.reset:
-		f.count(&f.reset)
-		resetConnection(w)
-	case random.Float64() < now.unavailable:
-		f.count(&f.unavailable)
-		io.Copy(io.Discard, r.Body)
-		w.WriteHeader(http.StatusServiceUnavailable)
-		io.WriteString(w, "<Error><Code>SlowDown</Code><Message>made up</Message></Error>")
-	case random.Float64() < now.lost:
-		f.count(&f.lost)
-		next.ServeHTTP(httptest.NewRecorder(), r)
-		resetConnection(w)
-	case now.slow > 0:
-		f.count(&f.slow)
-		timer := time.NewTimer(time.Duration(random.Int64N(int64(now.slow))))
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-r.Context().Done():
-		}
-		next.ServeHTTP(w, r)
-	default:
-		f.count(&f.passed)
-		next.ServeHTTP(w, r)
-	}
-}
-
-func (f *faultyStore) count(n *int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	*n++
-}
-
-// resetConnection ends a connection without an answer.
-func resetConnection(w http.ResponseWriter) {
-	c, _, err := w.(http.Hijacker).Hijack()
-	if err != nil {
-		return
-	}
-	if tcp, ok := c.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0)
-	}
-	c.Close()
-}
+// storeDialect is how S3 is asked to slow down.
+var storeDialect = lab.Dialect{Refuse: func(w http.ResponseWriter) {
+	w.WriteHeader(http.StatusServiceUnavailable)
+	io.WriteString(w, "<Error><Code>SlowDown</Code><Message>made up</Message></Error>")
+}}

@@ -148,7 +148,7 @@ func TestLostLockIsNoticed(t *testing.T) {
 		}
 	}
 	p.before.Store("check_lock", commitOther)
-	p.before.Store(alterMethod, func() { // where the lock is not verified
+	p.before.Store(lab.AlterTable, func() { // where the lock is not verified
 		if _, unverified := p.before.LoadAndDelete("check_lock"); unverified {
 			commitOther()
 		}
@@ -178,7 +178,7 @@ func TestLockIsKeptAlive(t *testing.T) {
 	p := newProxy(t, address)
 	c := open(t, p.address, store, func(c *Config) { c.Heartbeat = 50 * time.Millisecond })
 	tbl := create(t, c)
-	p.before.Store(alterMethod, func() { // several times the lock's time
+	p.before.Store(lab.AlterTable, func() { // several times the lock's time
 		if err := lab.Poll(time.Minute, func() error {
 			if p.beats.Load() < 60 {
 				return errors.New("too few heartbeats")

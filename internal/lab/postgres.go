@@ -27,12 +27,13 @@ var shared struct {
 	as        *syscall.SysProcAttr
 }
 
-// Main runs the tests of a package that uses [Postgres], and ends the server after them.
+// Main runs the tests of a package that shares servers, such as [Postgres], and ends them after.
 func Main(m *testing.M) (code int) {
 	shared.mu.Lock()
 	shared.main = true
 	shared.mu.Unlock()
 	defer func() {
+		endShared()
 		if shared.stop != nil {
 			shared.stop()
 		}

@@ -47,6 +47,12 @@ func Trino(t testing.TB) (url string) {
 	return url
 }
 
+// SharedTrino is Trino for all tests of a binary, until [Main] ends it.
+func SharedTrino(t testing.TB) (url string) {
+	t.Helper()
+	return keep(t, "Trino", Trino)
+}
+
 // TrinoQuery runs a statement and returns its rows.
 func TrinoQuery(url, statement string) (rows [][]any, err error) {
 	method, next, body := http.MethodPost, url+"/v1/statement", statement
