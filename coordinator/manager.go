@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -30,8 +31,14 @@ type Manager struct {
 	coordinators map[uuid.UUID]*Coordinator // guarded by mu; the last of each topic
 }
 
+// SweepConfig says when data files that no commit took are deleted.
+type SweepConfig struct {
+	Interval time.Duration // how often they are looked for. 10 min if zero
+	Grace    time.Duration // how long they are kept; see [Sweeper]. 1 h if zero
+}
+
 // Open starts the coordinators of a node. The metrics may be nil.
-func Open(set *partition.Set, ctl *control.Topic, catalogs Catalogs, schemas Schemas, locator catalog.Locator, m *Metrics, log *slog.Logger) *Manager {
+func Open(set *partition.Set, ctl *control.Topic, catalogs Catalogs, schemas Schemas, locator catalog.Locator, sweep SweepConfig, m *Metrics, log *slog.Logger) *Manager {
 	ctx, cancel := context.WithCancel(context.Background())
 	out := &Manager{cancel: cancel, coordinators: map[uuid.UUID]*Coordinator{}}
 	out.keeper = control.Keep(set, log, func(t metadata.Topic, cfg partition.TopicConfig) (control.Task, error) {
@@ -59,10 +66,10 @@ func Open(set *partition.Set, ctl *control.Topic, catalogs Catalogs, schemas Sch
 		delete(out.coordinators, t.ID)
 		out.mu.Unlock()
 	})
-	s := &Sweeper{Log: ctl, Locator: locator, Logger: log, Grace: time.Hour, Load: func(ctx context.Context, id uuid.UUID) (*table.Table, error) {
+	s := &Sweeper{Log: ctl, Locator: locator, Logger: log, Grace: cmp.Or(sweep.Grace, time.Hour), Load: func(ctx context.Context, id uuid.UUID) (*table.Table, error) {
 		return sweepTarget(ctx, set, catalogs, id)
 	}}
-	out.owned.Go(func() { s.Run(ctx, set, 10*time.Minute) })
+	out.owned.Go(func() { s.Run(ctx, set, cmp.Or(sweep.Interval, 10*time.Minute)) })
 	return out
 }
 

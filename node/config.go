@@ -63,6 +63,8 @@ type Config struct {
 	MaxConnections    int
 
 	TableMemory       int64
+	TableSweep        time.Duration
+	TableSweepGrace   time.Duration
 	CatalogURI        string
 	CatalogWarehouse  string
 	CatalogToken      string
@@ -97,7 +99,8 @@ func (c *Config) Fields() []Field {
 		CleanupInterval: time.Minute, CleanupBytes: 512 << 20, RetentionInterval: 30 * time.Second, CleanInterval: time.Minute,
 		DeleteGrace: 10 * time.Minute, SweepInterval: 24 * time.Hour, SweepGrace: 6 * time.Hour,
 		AutoCreateTopics: true, DefaultPartitions: 1, MaxRequestBytes: 100 << 20, MaxConnections: 10_000,
-		TableMemory: 256 << 20, RESTCredentials: "none", RESTCacheBytes: 64 << 20, ShutdownTimeout: 30 * time.Second,
+		TableMemory: 256 << 20, TableSweep: 10 * time.Minute, TableSweepGrace: time.Hour,
+		RESTCredentials: "none", RESTCacheBytes: 64 << 20, ShutdownTimeout: 30 * time.Second,
 	}
 	return []Field{
 		{"node-id", &c.NodeID, "id of this node, also the Kafka broker id; a second process with the same id on the same store fences the first"},
@@ -144,6 +147,8 @@ func (c *Config) Fields() []Field {
 		{"max-request-bytes", &c.MaxRequestBytes, "largest Kafka request, in bytes"},
 		{"max-connections", &c.MaxConnections, "most Kafka connections at a time"},
 		{"table-memory-bytes", &c.TableMemory, "memory for rows on their way into data files, in bytes"},
+		{"table-sweep-interval", &c.TableSweep, "how often data files that no commit took are looked for, and deleted"},
+		{"table-sweep-grace", &c.TableSweepGrace, "how long such a file is left alone after it was written; longer than a request may be on its way to a catalog"},
 		{"catalog-uri", &c.CatalogURI, "external Iceberg REST catalog to commit to; the built-in catalog if empty"},
 		{"catalog-warehouse", &c.CatalogWarehouse, "warehouse to name to the external catalog"},
 		{"catalog-token", &c.CatalogToken, "bearer token for the external catalog"},
@@ -246,6 +251,8 @@ func (c *Config) bounds() error {
 		within("delete-grace", c.DeleteGrace, 10*time.Second, long),
 		check(c.SweepInterval < 0 || c.SweepInterval >= tick, "orphan-sweep-interval %v: want %v or more, or less than zero for never", c.SweepInterval, tick),
 		within("orphan-sweep-grace", c.SweepGrace, tick, long),
+		within("table-sweep-interval", c.TableSweep, tick, long),
+		within("table-sweep-grace", c.TableSweepGrace, 10*time.Second, long),
 		within("default-partitions", c.DefaultPartitions, 1, 10_000),
 		within("max-request-bytes", c.MaxRequestBytes, 4<<10, 1<<30),
 		within("max-connections", c.MaxConnections, 1, 1_000_000),

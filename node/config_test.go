@@ -20,6 +20,7 @@ func TestSettingsThatCannotWorkAreRefused(t *testing.T) {
 		"compaction-interval 1ns":    func(c *Config) { c.CompactionInterval = 1 },
 		"compaction-rate-bytes 1:":   func(c *Config) { c.CompactionRate = 1 },
 		"orphan-sweep-interval 1ns:": func(c *Config) { c.SweepInterval = 1 },
+		"table-sweep-grace 9s: want": func(c *Config) { c.TableSweepGrace = 9 * time.Second },
 		"delete-grace 9s: want 10s":  func(c *Config) { c.DeleteGrace = 9 * time.Second },
 		"wal-hedge-min":              func(c *Config) { c.WALHedgeMin = 0 },
 	} {

@@ -300,9 +300,11 @@ func (n *Node) openTables(ctx context.Context, registry *schemaregistry.Registry
 		return control.WriterSchema{Type: s.Type, Text: s.Text, References: s.Dependencies}, err
 	})
 	shared := worker.NewShared(runtime.GOMAXPROCS(0), n.cfg.TableMemory, worker.NewMetrics(n.metrics))
+	shared.Refresh = n.cfg.TableSweepGrace / 4
 	n.workers = worker.Open(n.set, ctl, schemas, n.locator, shared, n.log)
 	n.onClose("workers", func(context.Context) error { n.workers.Close(); return nil })
-	n.coordinators = coordinator.Open(n.set, ctl, n.catalog, schemas, n.locator, coordinator.NewMetrics(n.metrics), n.log)
+	sweep := coordinator.SweepConfig{Interval: n.cfg.TableSweep, Grace: n.cfg.TableSweepGrace}
+	n.coordinators = coordinator.Open(n.set, ctl, n.catalog, schemas, n.locator, sweep, coordinator.NewMetrics(n.metrics), n.log)
 	n.onClose("coordinators", func(context.Context) error { n.coordinators.Close(); return nil })
 	borrowing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	borrowed := make(chan struct{})

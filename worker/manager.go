@@ -40,7 +40,7 @@ func Open(set *partition.Set, ctl control.Log, schemas Schemas, locator catalog.
 			return nil, nil
 		}
 		dead := NewDeadLetterTopic(set, t, cfg.Table.DLQ)
-		w := New(Topic{t.ID, t.Name}, sources, ctl, schemas, dead, locator, shared, Config{TargetFileBytes: cfg.Table.TargetFileBytes}, log)
+		w := New(Topic{t.ID, t.Name}, sources, ctl, schemas, dead, locator, shared, Config{TargetFileBytes: cfg.Table.TargetFileBytes, Refresh: shared.Refresh}, log)
 		m.mu.Lock()
 		m.workers[t.ID] = w
 		m.mu.Unlock()

@@ -86,7 +86,7 @@ func (m *machine) start() *life {
 		}
 		return control.WriterSchema{}, metadata.ErrSchemaNotExist
 	})
-	l.coordinators = coordinator.Open(l.set, l.ctl, func(string) (catalog.Catalog, error) { return m.catalog, nil }, schemas, locator, nil, log)
+	l.coordinators = coordinator.Open(l.set, l.ctl, func(string) (catalog.Catalog, error) { return m.catalog, nil }, schemas, locator, coordinator.SweepConfig{}, nil, log)
 	l.workers = Open(l.set, l.ctl, schemas, locator, NewShared(0, 0, nil), log)
 	return l
 }

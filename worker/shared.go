@@ -19,6 +19,9 @@ type Shared struct {
 	budget  *budget
 	readers sync.Pool // *record.Reader
 	metrics *Metrics
+
+	// Refresh of the workers' [Config]; set before they are opened.
+	Refresh time.Duration
 }
 
 // NewShared lets the workers of a node convert on cores at a time (GOMAXPROCS if zero) and
