@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -115,7 +116,7 @@ func newChaos(t *testing.T, seed uint64, servers int) *chaos {
 		}
 	})
 	for i := range servers {
-		s := newServer(t, append(c.lake.flags, "--node-id", fmt.Sprint(i+1))...)
+		s := newServer(t, slices.Concat(c.lake.flags, []string{"--node-id", fmt.Sprint(i + 1)})...)
 		s.env = c.lake.env
 		s.start()
 		c.servers = append(c.servers, s)
