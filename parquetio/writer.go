@@ -108,6 +108,16 @@ func (w *Writer) pending() (n int64) {
 	return n
 }
 
+// unfinished returns the memory of the pages that are not full.
+func (w *Writer) unfinished() (n int64) {
+	for _, c := range w.group {
+		if p := c.page; p != nil {
+			n += int64(2*(cap(p.def)+cap(p.rep)) + 4*(cap(p.i32)+cap(p.index)) + 8*cap(p.i64) + cap(p.plain))
+		}
+	}
+	return n
+}
+
 // Rows returns the number of rows so far.
 func (w *Writer) Rows() int64 { return w.rows }
 
@@ -272,11 +282,34 @@ func (w *Writer) footer() (*metadata.FileMetaData, error) {
 	return meta, err
 }
 
+// maxMetrics is of how many columns a manifest entry has metrics, the first of the table: what
+// Iceberg's own writers keep to.
+const maxMetrics = 100
+
+// metricsOf says of which columns of a table there are metrics.
+func metricsOf(schema *iceberg.Schema) iceberg.Properties {
+	cols, _ := layout(schema)
+	if len(cols) <= maxMetrics {
+		return nil
+	}
+	out := iceberg.Properties{table.DefaultWriteMetricsModeKey: "none"}
+	for i := range cols {
+		if c := &cols[i]; len(c.kids) == 0 && len(out) <= maxMetrics {
+			out[table.MetricsModeColumnConfPrefix+"."+c.path] = "truncate(16)"
+		}
+	}
+	return out
+}
+
 // DataFile returns the manifest entry of the file once it lies at location: counts, sizes,
 // bounds and split offsets come from the footer. The table must be unpartitioned.
 func (f *File) DataFile(spec iceberg.PartitionSpec, location string) (iceberg.DataFile, error) {
+	return f.dataFile(spec, nil, location)
+}
+
+func (f *File) dataFile(spec iceberg.PartitionSpec, values map[int]any, location string) (iceberg.DataFile, error) {
 	d, err := table.DataFileFromMetadata(table.DataFileArgs{
-		Schema: f.table, Spec: spec, Format: iceberg.ParquetFile, Metadata: f.meta,
+		Schema: f.table, Spec: spec, Format: iceberg.ParquetFile, Metadata: f.meta, PartitionValues: values, Properties: metricsOf(f.table),
 		FilePath: location, FileSize: f.Size, Content: iceberg.EntryContentData, FormatVersion: 2,
 	})
 	if err != nil {
