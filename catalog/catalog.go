@@ -51,11 +51,14 @@ type Catalog interface {
 	Drop(ctx context.Context, id table.Identifier) error
 }
 
-// A Commit is one change of a table. Schema stands alone; the other fields go together.
+// A Commit is one change of a table. Schema and Spec each stand alone; the other fields go together.
 type Commit struct {
 	// Schema becomes the current schema. It is an evolution of base's: new fields carry
 	// ids above base's last assigned id.
 	Schema *iceberg.Schema
+	// Spec becomes the default partition spec: one that the table has, by its id, or a new
+	// one. Fields that the table has had in another keep their ids.
+	Spec *iceberg.PartitionSpec
 	// Files are appended in one snapshot.
 	Files []iceberg.DataFile
 	// Snapshot makes a snapshot even if there are no files.

@@ -32,6 +32,10 @@ func Prepare(ctx context.Context, fs *IO, base *table.Table, c Commit) (*Prepare
 	if c.Schema != nil {
 		return p, p.evolve(base, c)
 	}
+	if c.Spec != nil {
+		p.respec(base, c.Spec)
+		return p, nil
+	}
 	if len(c.Files) > 0 || c.Snapshot {
 		if err := p.append(ctx, fs, base, c); err != nil {
 			return nil, fmt.Errorf("prepare commit on %v: %w", base.Identifier(), err)
@@ -93,6 +97,14 @@ func (p *Prepared) evolve(base *table.Table, c Commit) error {
 	}
 	p.Updates = []table.Update{table.NewAddSchemaUpdate(next), table.NewSetCurrentSchemaUpdate(-1)}
 	return nil
+}
+
+func (p *Prepared) respec(base *table.Table, spec *iceberg.PartitionSpec) {
+	if base.Metadata().PartitionSpecByID(spec.ID()) != nil {
+		p.Updates = []table.Update{table.NewSetDefaultSpecUpdate(spec.ID())}
+		return
+	}
+	p.Updates = []table.Update{table.NewAddPartitionSpecUpdate(spec, false), table.NewSetDefaultSpecUpdate(-1)}
 }
 
 // append makes the new snapshot of main, and drops what expires with it.

@@ -97,23 +97,32 @@ func continues(v view, cm *Commit) bool {
 // change is what the catalog is asked for: files, offsets and ranges as one.
 func (c *Coordinator) change(v view, cm *Commit) (catalog.Commit, error) {
 	meta := c.table.Metadata()
-	spec := meta.PartitionSpec()
-	if !spec.IsUnpartitioned() {
-		return catalog.Commit{}, fmt.Errorf("table %v is partitioned by %v, which is not supported yet: remove its partition fields", c.table.Identifier(), spec)
-	}
 	if meta.Version() < 2 {
 		return catalog.Commit{}, fmt.Errorf("table %v has format version %d: upgrade it to 2", c.table.Identifier(), meta.Version())
 	}
 	out := catalog.Commit{Snapshot: true}
 	for _, f := range cm.Files {
-		if f.Location == "" {
+		if len(f.Data) == 0 {
 			continue
 		}
-		df, err := codec.DecodeDataFile(f.DataFile, spec, meta.CurrentSchema(), meta.Version())
-		if err != nil {
-			return catalog.Commit{}, fmt.Errorf("commit %s: manifest entry of %s: %w", cm.ID, f.Location, err)
+		// Files of an earlier spec are as good as those of the current one.
+		spec := meta.PartitionSpecByID(f.Spec)
+		if spec == nil {
+			return catalog.Commit{}, fmt.Errorf("%w: commit %s has files of partition spec %d, which the table does not have", errMoved, cm.ID, f.Spec)
 		}
-		out.Files = append(out.Files, df)
+		schema := meta.CurrentSchema()
+		for _, s := range meta.Schemas() {
+			if s.ID == f.Schema {
+				schema = s
+			}
+		}
+		for _, d := range f.Data {
+			df, err := codec.DecodeDataFile(d.Entry, *spec, schema, meta.Version())
+			if err != nil {
+				return catalog.Commit{}, fmt.Errorf("commit %s: manifest entry of %s: %w", cm.ID, d.Location, err)
+			}
+			out.Files = append(out.Files, df)
+		}
 	}
 
 	p := Position{

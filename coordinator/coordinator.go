@@ -49,6 +49,7 @@ type Config struct {
 	Namespace   string        // of the table; may have dots
 	Table       string        // name of the table; the topic's, made legal, if empty
 	KafkaColumn string        // the column for topic, partition and offset; none if empty
+	PartitionBy string        // for partition.ParsePartitionBy; the table keeps its partitions if empty
 	OnRewind    string        // RewindPause, RewindReplay or RewindAccept. RewindPause if empty
 	Lag         time.Duration // records wait no longer than this for a round. 10 s if zero
 	Timeout     time.Duration // a round waits no longer than this for answers. 30 s if zero
@@ -99,6 +100,7 @@ type Coordinator struct {
 	own       bool         // the table has had a commit of this topic
 	commits   int
 	announced int     // schema that the workers know of
+	spec      int     // partition spec that they know of
 	fits      []int32 // writer schemas that the current table schema is known to hold
 	trouble   atomic.Pointer[error]
 }
@@ -169,6 +171,9 @@ func (c *Coordinator) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := c.partition(ctx); err != nil {
+		return err
+	}
 	st := NewState(c.topic.Epoch, c.topic.Partitions, next, c.cfg.Lag, c.cfg.Timeout)
 	if err := c.append(ctx, control.Began{Epoch: c.topic.Epoch, Table: c.uuid}); err != nil {
 		return err
@@ -230,7 +235,7 @@ func (c *Coordinator) act(ctx context.Context, st *State, step *Step) error {
 		if err := c.append(ctx, step.Append...); err != nil {
 			return err
 		}
-		if c.table.Schema().ID != c.announced { // by another writer
+		if meta := c.table.Metadata(); c.table.Schema().ID != c.announced || meta.DefaultPartitionSpec() != c.spec { // by another writer
 			c.fits = nil
 			return c.announce(ctx, st)
 		}
@@ -299,14 +304,24 @@ func (c *Coordinator) announce(ctx context.Context, st *State) error {
 	if err != nil {
 		return fmt.Errorf("schema of table %v: %w", c.ident, err)
 	}
+	if err := c.checkSpec(); err != nil {
+		return err
+	}
+	var partitions []byte
+	if spec := c.table.Spec(); spec.NumFields() > 0 {
+		if partitions, err = json.Marshal(spec); err != nil {
+			return fmt.Errorf("partitions of table %v: %w", c.ident, err)
+		}
+	}
 	meta := c.table.Metadata()
-	c.announced = c.table.Schema().ID
+	c.announced, c.spec = c.table.Schema().ID, meta.DefaultPartitionSpec()
 	return c.append(ctx, control.Table{
 		Epoch:         c.topic.Epoch,
 		UUID:          meta.TableUUID(),
 		Location:      strings.TrimSuffix(catalog.DataLocation(c.table, ""), "/"),
 		FormatVersion: meta.Version(),
 		Spec:          meta.DefaultPartitionSpec(),
+		Partitions:    partitions,
 		LastColumnID:  meta.LastColumnID(),
 		KafkaColumn:   c.cfg.KafkaColumn,
 		Schema:        schema,
@@ -408,6 +423,9 @@ func (c *Coordinator) fit(ctx context.Context, st *State, id int32) error {
 				}
 			}
 			c.metrics.schema.Set(float64(c.table.Schema().ID))
+			if err := c.partition(ctx); err != nil {
+				return err
+			}
 			return c.announce(ctx, st)
 		}
 		if err := c.pause(ctx, attempt); err != nil {
@@ -459,6 +477,9 @@ func (c *Coordinator) create(ctx context.Context, v *parquetio.ValueSchema) (don
 	schema, err := parquetio.TableSchema(v, c.cfg.KafkaColumn)
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", errUnfit, err)
+	}
+	if _, err := specFor(c.cfg.PartitionBy, schema, nil); err != nil {
+		return false, fmt.Errorf("create table %v: %w", c.ident, err)
 	}
 	props := c.properties()
 	props[keyProbe] = probe

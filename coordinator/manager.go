@@ -95,7 +95,7 @@ func (m *Manager) Trouble(topic uuid.UUID) error {
 // ConfigOf returns the settings of a topic's coordinator.
 func ConfigOf(t partition.TableConfig) Config {
 	return Config{
-		Namespace: t.Namespace, Table: t.Name, KafkaColumn: t.KafkaColumn, OnRewind: t.OnRewind, Lag: t.TargetLag,
+		Namespace: t.Namespace, Table: t.Name, KafkaColumn: t.KafkaColumn, PartitionBy: t.PartitionBy, OnRewind: t.OnRewind, Lag: t.TargetLag,
 		KeepAll: !t.ExpireSnapshots, ExpireAfter: t.ExpireAfter, ExpireRetain: t.ExpireRetain,
 	}
 }

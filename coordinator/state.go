@@ -247,9 +247,7 @@ func (s *State) Done(snapshot int64, now time.Time) Step {
 	}
 	var names []string
 	for _, f := range c.Files {
-		if f.Location != "" {
-			names = append(names, f.Location)
-		}
+		names = append(names, f.Names()...)
 	}
 	return Step{
 		Append: []control.Event{control.Committed{Epoch: s.epoch, Commit: c.ID, Snapshot: snapshot, Next: c.Next(), Names: names}},

@@ -148,7 +148,7 @@ func (s *script) line(t *testing.T, line string) string {
 func parseFile(t *testing.T, item string) control.File {
 	t.Helper()
 	name, ranges, _ := strings.Cut(item, ":")
-	out := control.File{Location: name}
+	out := control.File{Data: []control.DataFile{{Location: name}}}
 	for _, r := range strings.Split(ranges, "+") {
 		var x control.Range
 		format := "%d:%d-%d"
@@ -180,7 +180,7 @@ func (s *script) print(line string, step Step) string {
 	if c := step.Commit; c != nil {
 		var names []string
 		for _, f := range c.Files {
-			names = append(names, f.Location)
+			names = append(names, strings.Join(f.Names(), "+"))
 		}
 		fmt.Fprintf(&b, "  commit id=%d files=%v next=%v\n", c.ID[15], names, c.Next())
 	}
@@ -288,7 +288,7 @@ func answerFor(r *rand.Rand, q control.Request, partitions int32) control.Answer
 		}
 	}
 	for n := range r.IntN(3) {
-		f := control.File{Location: fmt.Sprintf("%s-%d", q.Commit, n)}
+		f := control.File{Data: []control.DataFile{{Location: fmt.Sprintf("%s-%d", q.Commit, n)}}}
 		for p := range partitions {
 			if r.IntN(2) == 0 {
 				continue

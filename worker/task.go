@@ -10,6 +10,7 @@ import (
 
 	"github.com/apache/iceberg-go/codec"
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/tabletopic/tabletopic/coordinator/control"
 	"github.com/tabletopic/tabletopic/internal/invariant"
@@ -18,27 +19,43 @@ import (
 	"github.com/tabletopic/tabletopic/record"
 )
 
-// A lane is an open file. A partition's records go to one lane until it is sealed, so that
-// its offsets follow each other within a file and from file to file. One task at a time has
-// the lane; between tasks the loop has it.
+// A lane is an open file, or one for each partition of the table that its rows are of. A
+// partition's records go to one lane until it is sealed, so that its offsets follow each other
+// within a file and from file to file. One task at a time has the lane; between tasks the loop
+// has it.
 type lane struct {
 	table    *tableInfo
-	location string
-	named    chan struct{} // closed when the journal has the location
-	builder  *parquetio.Builder
-	writer   *parquetio.Writer
+	location string        // of its files, without their number
+	named    chan struct{} // closed when the journal has the first names
+	first    int           // how many
+	out      *parquetio.TableWriter
 	ranges   map[int32]*control.Range
 	letters  map[int32][]Letter
 	held     int   // bytes of letters
 	busy     bool  // a task has it
 	sealing  bool  // to be sealed when the task is over
+	full     bool  // files have their size
 	reserved int64 // bytes of the memory budget
+}
+
+// namedAhead is how many files of a lane in a table with partitions are journalled when it is
+// opened. The names of more are when it is sealed, which costs the time of a write.
+const namedAhead = 4
+
+// names returns the locations of n files of the lane.
+func (l *lane) names(n int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprintf("%s-%d.parquet", l.location, i)
+	}
+	return out
 }
 
 // A file is a sealed lane.
 type file struct {
 	control.File
-	location string
+	lane     *lane
+	names    int // of the lane that the journal has; 0 if it has no rows
 	reserved int64
 	done     bool // durable, with its dead letters
 }
@@ -77,11 +94,11 @@ func follows(ranges map[int32]*control.Range, at map[int32]int64) bool {
 }
 
 const (
-	flushRows    = 32 << 10 // rows that go from the builder to the writer at a time
-	flushBytes   = 8 << 20
-	maxLetters   = 4 << 20 // bytes of dead letters that a lane holds until it is sealed
-	laneBacklog  = 1 << 16 // records per open file before another is worth it
-	wireHeader   = 5       // magic byte and schema id
+	maxLetters   = 4 << 20  // bytes of dead letters that a lane holds until it is sealed
+	laneBacklog  = 1 << 16  // records per open file before another is worth it
+	maxEntries   = 64 << 20 // bytes of manifest entries that wait for a commit before the topic waits, too
+	maxAnswer    = 32 << 20 // … that an answer has
+	wireHeader   = 5        // magic byte and schema id
 	askAgainBase = 5 * time.Second
 )
 
@@ -101,6 +118,9 @@ func (w *Worker) schedule(ctx context.Context) {
 		return
 	}
 	w.sealFull(ctx)
+	if w.gen.entries() > maxEntries {
+		return // a commit must take them first
+	}
 	lanes := min(w.cfg.MaxLanes, 1+int(backlog/laneBacklog))
 	for i, first := 0, w.cursor; i < len(w.order); i++ {
 		at := (first + i) % len(w.order)
@@ -155,21 +175,22 @@ func (w *Worker) newLane() (*lane, error) {
 	t := w.table
 	l := &lane{
 		table:    t,
-		location: t.Location + "/" + w.topic.ID.String() + "/" + uuid.NewString() + ".parquet",
+		location: t.Location + "/" + w.topic.ID.String() + "/" + uuid.NewString(),
 		named:    make(chan struct{}),
+		first:    1,
 		ranges:   map[int32]*control.Range{},
 		letters:  map[int32][]Letter{},
 	}
 	var err error
-	if l.builder, err = parquetio.NewBuilder(t.schema, t.KafkaColumn); err != nil {
+	if l.out, err = parquetio.NewTableWriter(t.schema, t.spec, t.KafkaColumn, parquetio.WriterConfig{}); err != nil {
 		return nil, err
 	}
-	if l.writer, err = parquetio.NewWriter(t.schema, parquetio.WriterConfig{}); err != nil {
-		return nil, err
+	if t.spec.NumFields() > 0 {
+		l.first = namedAhead
 	}
 	g := w.gen
 	g.tasks.Go(func() {
-		if w.journal(g.ctx, t.UUID, l.location) == nil {
+		if w.journal(g.ctx, t.UUID, l.names(l.first)...) == nil {
 			close(l.named)
 		}
 	})
@@ -200,12 +221,10 @@ func (w *Worker) rejournal(ctx context.Context) {
 	}
 	var names []string
 	for _, l := range w.gen.lanes {
-		names = append(names, l.location)
+		names = append(names, l.names(l.first)...)
 	}
 	for _, f := range w.gen.files {
-		if f.location != "" {
-			names = append(names, f.location)
-		}
+		names = append(names, f.lane.names(f.names)...)
 	}
 	if len(names) > 0 {
 		w.send(ctx, control.Journal{At: time.Now(), Table: w.table.UUID, Names: names})
@@ -244,7 +263,8 @@ type task struct {
 	rows   int64
 	dead   int64
 	needed int32 // the table must hold this schema first; -1 if none
-	split  bool  // a gap: what is read next belongs into another file
+	split  bool  // what is read next belongs into another file: a gap is before it, or the lane has no room
+	full   bool  // the lane's files have their size
 	err    error // what stopped the task; next is where to go on
 	size   int64 // of the lane
 }
@@ -257,7 +277,8 @@ func (t *task) run(ctx context.Context) {
 		t.convert(ctx)
 	}
 	t.begin = begin
-	t.size = t.l.builder.Bytes() + t.l.writer.Bytes() + int64(t.l.held)
+	t.size = t.l.out.Memory() + int64(t.l.held)
+	t.full = t.full || t.l.out.Full(t.w.cfg.TargetFileBytes)
 }
 
 // prepare finds where to begin, and which records became dead letters in an earlier life.
@@ -349,33 +370,25 @@ func (t *task) record(ctx context.Context, rec *record.Record, m parquetio.Recor
 			return false
 		}
 	}
-	for {
-		var err error
-		if d == nil {
-			err = t.l.builder.AppendNull(m)
-		} else {
-			err = t.l.builder.Append(d, rec.Value[wireHeader:], m)
-		}
-		var bad *parquetio.DecodeError
-		switch {
-		case err == nil:
-			t.rows++
-			if rows := t.l.builder.Rows(); rows >= flushRows || rows%1024 == 0 && t.l.builder.Bytes() >= flushBytes {
-				t.err = t.l.flush()
-			}
-			return t.err == nil
-		case errors.As(err, &bad):
-			return t.letter(rec, CauseUndecodable, err.Error(), id)
-		case errors.Is(err, parquetio.ErrFull) && t.l.builder.Rows() > 0:
-			if t.err = t.l.flush(); t.err != nil {
-				return false
-			}
-		case errors.Is(err, parquetio.ErrFull):
-			return t.letter(rec, CauseUndecodable, "the record is too large for one column", id)
-		default:
-			t.err = err
-			return false
-		}
+	var err error
+	if d == nil {
+		err = t.l.out.AppendNull(m)
+	} else {
+		err = t.l.out.Append(d, rec.Value[wireHeader:], m)
+	}
+	var bad *parquetio.DecodeError
+	switch {
+	case err == nil:
+		t.rows++
+		return true
+	case errors.As(err, &bad):
+		return t.letter(rec, CauseUndecodable, err.Error(), id)
+	case errors.Is(err, parquetio.ErrFull):
+		t.split, t.full = true, true
+		return false
+	default:
+		t.err = err
+		return false
 	}
 }
 
@@ -432,19 +445,6 @@ func (t *task) letter(rec *record.Record, cause, detail string, id int32) bool {
 	return true
 }
 
-// flush moves the rows of the builder to the writer.
-func (l *lane) flush() error {
-	if l.builder.Rows() == 0 {
-		return nil
-	}
-	batch, err := l.builder.Finish()
-	if err != nil {
-		return err
-	}
-	defer batch.Release()
-	return l.writer.Write(batch)
-}
-
 // finish takes the result of a task.
 func (w *Worker) finish(t *task) {
 	t.p.busy, t.l.busy = false, false
@@ -462,7 +462,7 @@ func (w *Worker) finish(t *task) {
 	t.p.next, t.p.gap, t.p.skip = t.next, t.gap, t.skip
 	w.gen.running -= taskBytes(w.cfg)
 	w.shared.budget.add(t.size - t.l.reserved - taskBytes(w.cfg))
-	t.l.reserved = t.size
+	t.l.reserved, t.l.full = t.size, t.full
 	w.metrics.rows.Add(float64(t.rows))
 	if t.next == t.begin && t.needed < 0 && t.err == nil && !t.split {
 		t.p.retryAt = time.Now().Add(w.cfg.Retry) // the log gave nothing
@@ -573,7 +573,7 @@ func (w *Worker) sealFull(ctx context.Context) {
 		if l.busy || l.sealing {
 			continue
 		}
-		if l.reserved >= w.cfg.TargetFileBytes {
+		if l.full {
 			w.sealLane(l)
 			w.told = true
 			w.send(ctx, control.Pending{Worker: w.id, Since: w.oldest, Full: true})
@@ -610,12 +610,12 @@ func (w *Worker) sealLane(l *lane) {
 		w.shared.budget.add(-l.reserved)
 		return
 	}
-	f := &file{reserved: l.reserved}
+	f := &file{lane: l, reserved: l.reserved}
 	for _, p := range sortedKeys(l.ranges) {
 		f.Ranges = append(f.Ranges, *l.ranges[p])
 	}
-	if f.Rows = int64(l.builder.Rows()) + l.writer.Rows(); f.Rows > 0 {
-		f.location = l.location
+	if f.Rows = l.out.Rows(); f.Rows > 0 {
+		f.names = l.out.Partitions()
 	}
 	g.files = append(g.files, f)
 	before, after := g.letters, make(chan struct{})
@@ -639,9 +639,10 @@ func (w *Worker) sealLane(l *lane) {
 		}
 		g.report(func() {
 			f.File, f.done = out, true
-			w.shared.budget.add(-f.reserved)
-			f.reserved = 0
-			w.metrics.files.Inc()
+			held := out.EntryBytes()
+			w.shared.budget.add(held - f.reserved)
+			f.reserved, f.lane.out = held, nil
+			w.metrics.files.Add(float64(len(out.Data)))
 			w.metrics.bytes.Add(float64(f.Bytes))
 		})
 	})
@@ -673,55 +674,89 @@ func (w *Worker) writeLetters(ctx context.Context, l *lane, before <-chan struct
 	return nil
 }
 
-// write ends the file and PUTs it, after the journal has its name.
+// maxPuts is how many files of a lane are on their way to the store at a time.
+const maxPuts = 8
+
+// write ends the files of a lane and PUTs them, after the journal has their names.
 func (w *Worker) write(ctx context.Context, l *lane, f control.File) (control.File, error) {
 	if f.Rows == 0 {
 		return f, nil
 	}
-	if !w.shared.enter(ctx) {
+	entered := w.shared.enter(ctx)
+	if !entered {
 		return f, ctx.Err()
 	}
-	err := l.flush()
-	var out *parquetio.File
-	if err == nil {
-		out, err = l.writer.Close()
-	}
-	w.shared.leave()
-	if err != nil {
-		return f, err
-	}
-	df, err := out.DataFile(l.table.spec, l.location)
-	if err != nil {
-		return f, err
-	}
-	if f.DataFile, err = codec.EncodeDataFile(df, l.table.spec, l.table.schema, l.table.FormatVersion); err != nil {
-		return f, err
-	}
-	if !invariant.Off("journal-before-put") {
-		select {
-		case <-l.named:
-		case <-ctx.Done():
-			return f, ctx.Err()
+	names, named := l.names(l.out.Partitions()), make(chan struct{})
+	puts, putCtx := errgroup.WithContext(ctx)
+	puts.SetLimit(maxPuts)
+	puts.Go(func() error { defer close(named); return w.awaitNames(putCtx, l) })
+	err := l.out.Close(func(p parquetio.Part) error {
+		location := names[len(f.Data)]
+		entry, err := p.DataFile(l.table.spec, location)
+		if err != nil {
+			return err
 		}
+		d := control.DataFile{Location: location}
+		if d.Entry, err = codec.EncodeDataFile(entry, l.table.spec, l.table.schema, l.table.FormatVersion); err != nil {
+			return err
+		}
+		f.Data = append(f.Data, d)
+		f.Bytes += p.Size
+		w.shared.leave() // others convert while this waits for the store
+		puts.Go(func() error { return w.put(putCtx, named, location, p.Body) })
+		if entered = w.shared.enter(putCtx); !entered {
+			return context.Cause(putCtx)
+		}
+		return nil
+	})
+	if entered {
+		w.shared.leave()
 	}
-	bucket, key, err := w.locator.Resolve(ctx, l.location)
-	if err != nil {
+	if err = errors.Join(err, puts.Wait()); err != nil {
 		return f, err
+	}
+	f.Schema, f.Spec = l.table.schema.ID, l.table.spec.ID()
+	return f, nil
+}
+
+// awaitNames returns when the journal has the names of all files of a lane.
+func (w *Worker) awaitNames(ctx context.Context, l *lane) error {
+	if invariant.Off("journal-before-put") {
+		return nil
+	}
+	select {
+	case <-l.named:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if n := l.out.Partitions(); n > l.first {
+		return w.journal(ctx, l.table.UUID, l.names(n)[l.first:]...)
+	}
+	return nil
+}
+
+// put writes a file once it is named, again until the store has it or ctx ends.
+func (w *Worker) put(ctx context.Context, named <-chan struct{}, location string, body [][]byte) error {
+	<-named
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	bucket, key, err := w.locator.Resolve(ctx, location)
+	if err != nil {
+		return err
 	}
 	for attempt := 0; ; attempt++ {
-		if err = bucket.Put(ctx, key, out.Body...); err == nil {
-			break
+		if err = bucket.Put(ctx, key, body...); err == nil {
+			return nil
 		}
 		if ctx.Err() != nil {
-			return f, context.Cause(ctx)
+			return context.Cause(ctx)
 		}
-		w.log.Warn("data file not written; trying again", "file", l.location, "attempt", attempt+1, "error", err)
+		w.log.Warn("data file not written; trying again", "file", location, "attempt", attempt+1, "error", err)
 		if err := sleep(ctx, min(w.cfg.Retry<<min(attempt, 4), 15*time.Second)); err != nil {
-			return f, err
+			return err
 		}
 	}
-	f.Location, f.Schema, f.Bytes = l.location, l.table.schema.ID, out.Size
-	return f, nil
 }
 
 // held returns what the table holds, as far as the worker knows.

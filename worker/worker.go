@@ -192,6 +192,16 @@ func (g *generation) end(s *Shared) {
 	g.lanes, g.files, g.running = nil, nil, 0
 }
 
+// entries returns the size of the manifest entries that wait for a commit.
+func (g *generation) entries() (n int64) {
+	for _, f := range g.files {
+		if f.done {
+			n += f.reserved
+		}
+	}
+	return n
+}
+
 // report hands fn to the loop, unless the generation has ended.
 func (g *generation) report(fn func()) {
 	select {
@@ -369,7 +379,11 @@ func (w *Worker) handle(ctx context.Context, e control.Event) {
 // describe takes a description of the table.
 func (w *Worker) describe(ctx context.Context, e control.Table) {
 	t := &tableInfo{Table: e, schema: &iceberg.Schema{}, spec: iceberg.NewPartitionSpecID(e.Spec)}
-	if err := t.schema.UnmarshalJSON(e.Schema); err != nil {
+	err := t.schema.UnmarshalJSON(e.Schema)
+	if err == nil && len(e.Partitions) > 0 {
+		err = t.spec.UnmarshalJSON(e.Partitions)
+	}
+	if err != nil {
 		w.log.Error("the coordinator described a table that cannot be read; is it a newer release?", "error", err)
 		return
 	}
@@ -379,8 +393,8 @@ func (w *Worker) describe(ctx context.Context, e control.Table) {
 		w.begin(ctx, t, e.Next)
 		return
 	}
-	if w.table.schema.ID != t.schema.ID {
-		w.seal(ctx) // a file has one table schema
+	if w.table.schema.ID != t.schema.ID || w.table.spec.ID() != t.spec.ID() {
+		w.seal(ctx) // a file has one table schema and one partition spec
 	} else {
 		t = w.table
 	}
@@ -448,10 +462,12 @@ func (w *Worker) reconcile(ctx context.Context, next []control.Offset, all bool)
 	kept := w.gen.files[:0:0]
 	for _, f := range w.gen.files {
 		if f.within(at) {
+			w.shared.budget.add(-f.reserved)
+			f.reserved = 0
 			continue // the table holds it
 		}
 		if !f.follows(at) {
-			w.log.Warn("the table is not where the files of this worker begin: converting again from there", "file", f.location)
+			w.log.Warn("the table is not where the files of this worker begin: converting again from there", "file", f.lane.location)
 			w.begin(ctx, w.table, begins)
 			return
 		}
@@ -521,9 +537,15 @@ func (w *Worker) answer(ctx context.Context) {
 		w.upto = len(w.gen.files)
 	}
 	a := control.Answer{Epoch: w.request.Epoch, Commit: w.request.Commit, Worker: w.id, Partitions: w.indexes()}
-	for _, f := range w.gen.files[:w.upto] {
+	var size int64
+	for i, f := range w.gen.files[:w.upto] {
 		if !f.done {
 			return
+		}
+		if size += f.reserved; size > maxAnswer && i > 0 {
+			w.upto = i // the next round takes the rest, at once
+			defer w.send(ctx, control.Pending{Worker: w.id, Since: w.sealed, Full: true})
+			break
 		}
 		a.Files = append(a.Files, f.File)
 	}

@@ -79,7 +79,8 @@ type (
 		UUID          uuid.UUID
 		Location      string
 		FormatVersion int
-		Spec          int
+		Spec          int    // id of the partition spec
+		Partitions    []byte // that spec as Iceberg's JSON; empty if the table is unpartitioned
 		LastColumnID  int
 		KafkaColumn   string
 		Schema        []byte   // the current schema as Iceberg's JSON
@@ -148,15 +149,39 @@ type Offset struct {
 	Offset    int64
 }
 
-// File is a data file with what it covers of the log. Location is empty if the ranges have
-// no rows: dead letters, markers and aborted records only.
+// A File is what covers its ranges of the log: all of it is committed, or nothing. It has one
+// data file for each partition of the table that it has rows of, none if the ranges have only
+// dead letters, markers and aborted records.
 type File struct {
+	Data   []DataFile
+	Schema int // id of the table schema that they were written with
+	Spec   int // id of the partition spec
+	Rows   int64
+	Bytes  int64
+	Ranges []Range
+}
+
+// A DataFile is an object of the table.
+type DataFile struct {
 	Location string
-	DataFile []byte // the manifest entry, as iceberg-go's codec writes it
-	Schema   int    // id of the table schema that it was written with
-	Rows     int64
-	Bytes    int64
-	Ranges   []Range
+	Entry    []byte // the manifest entry, as iceberg-go's codec writes it
+}
+
+// EntryBytes returns about what the data files take in memory and in events.
+func (f File) EntryBytes() (n int64) {
+	for _, d := range f.Data {
+		n += int64(len(d.Location) + len(d.Entry) + 64)
+	}
+	return n
+}
+
+// Names returns the locations of the data files.
+func (f File) Names() []string {
+	names := make([]string, len(f.Data))
+	for i, d := range f.Data {
+		names[i] = d.Location
+	}
+	return names
 }
 
 // A Range is the offsets [Start, End) of a partition, of which Rows became rows and Dead

@@ -25,8 +25,8 @@ import (
 //
 //	1 hello      worker 16, partitions
 //	2 began      epoch, table 16
-//	3 table      epoch, table 16, location, format version, spec, last column id, kafka
-//	             column, schema, writer ids, next offsets
+//	3 table      epoch, table 16, location, format version, spec, spec as JSON, last column
+//	             id, kafka column, schema, writer ids, next offsets
 //	4 needed     writer id
 //	5 refused    epoch, writer id, reason
 //	6 pending    worker 16, since, full
@@ -35,10 +35,11 @@ import (
 //	9 journal    at, table 16, names
 //	10 committed epoch, commit 16, snapshot, next offsets, names
 //
-// Versions: 1, the first.
+// Versions: 1, the first, whose tables have no partitions: table lacks the spec as JSON, and
+// a file in answer is one location and entry, and lacks the spec. 2 has both.
 const (
 	eventMagic   = "TCTL"
-	eventVersion = 1
+	eventVersion = 2
 	eventHeader  = 4 + 1 + 1 + 16 + 2 + 2
 
 	maxPart  = 512 << 10 // bytes of body in one record
@@ -52,6 +53,7 @@ var ErrCorrupt = errors.New("corrupt control event")
 
 // part is one record of an event.
 type part struct {
+	version  byte
 	kind     kind
 	event    uuid.UUID
 	index, n int
@@ -68,7 +70,7 @@ func split(id uuid.UUID, e Event) ([]part, error) {
 	parts := make([]part, n)
 	for i := range parts {
 		piece := body[i*maxPart : min(len(body), (i+1)*maxPart)]
-		parts[i] = part{e.kind(), id, i, n, piece}
+		parts[i] = part{eventVersion, e.kind(), id, i, n, piece}
 	}
 	return parts, nil
 }
@@ -76,7 +78,7 @@ func split(id uuid.UUID, e Event) ([]part, error) {
 func appendPart(dst []byte, p part) []byte {
 	start := len(dst)
 	dst = append(dst, eventMagic...)
-	dst = append(dst, eventVersion, byte(p.kind))
+	dst = append(dst, p.version, byte(p.kind))
 	dst = append(dst, p.event[:]...)
 	dst = binary.BigEndian.AppendUint16(dst, uint16(p.index))
 	dst = binary.BigEndian.AppendUint16(dst, uint16(p.n))
@@ -99,11 +101,12 @@ func parsePart(src []byte) (part, error) {
 		return part{}, fmt.Errorf("%w: checksum mismatch", ErrCorrupt)
 	}
 	p := part{
-		kind:  kind(src[5]),
-		event: uuid.UUID(src[6:22]),
-		index: int(binary.BigEndian.Uint16(src[22:])),
-		n:     int(binary.BigEndian.Uint16(src[24:])),
-		body:  src[eventHeader:end],
+		version: src[4],
+		kind:    kind(src[5]),
+		event:   uuid.UUID(src[6:22]),
+		index:   int(binary.BigEndian.Uint16(src[22:])),
+		n:       int(binary.BigEndian.Uint16(src[24:])),
+		body:    src[eventHeader:end],
 	}
 	if p.index >= p.n || p.n > maxEvent/maxPart || len(p.body) > maxPart {
 		return part{}, fmt.Errorf("%w: part %d of %d with %d bytes", ErrCorrupt, p.index, p.n, len(p.body))
@@ -124,7 +127,7 @@ const maxOpen = 16
 // add returns the event that p completes, if it does.
 func (a *assembler) add(p part) (Event, bool, error) {
 	if p.n == 1 {
-		e, err := parseBody(p.kind, p.body)
+		e, err := parseBody(p.version, p.kind, p.body)
 		return e, err == nil, err
 	}
 	if p.index == 0 {
@@ -154,7 +157,7 @@ func (a *assembler) add(p part) (Event, bool, error) {
 			break
 		}
 	}
-	e, err := parseBody(p.kind, body)
+	e, err := parseBody(p.version, p.kind, body)
 	return e, err == nil, err
 }
 
@@ -215,6 +218,7 @@ func (e Table) appendBody(dst []byte) []byte {
 	dst = appendBytes(dst, e.Location)
 	dst = appendInt(dst, int64(e.FormatVersion))
 	dst = appendInt(dst, int64(e.Spec))
+	dst = appendBytes(dst, e.Partitions)
 	dst = appendInt(dst, int64(e.LastColumnID))
 	dst = appendBytes(dst, e.KafkaColumn)
 	dst = appendBytes(dst, e.Schema)
@@ -249,9 +253,13 @@ func (e Answer) appendBody(dst []byte) []byte {
 	dst = appendTime(dst, e.Since)
 	dst = appendLen(dst, len(e.Files))
 	for _, f := range e.Files {
-		dst = appendBytes(dst, f.Location)
-		dst = appendBytes(dst, f.DataFile)
+		dst = appendLen(dst, len(f.Data))
+		for _, d := range f.Data {
+			dst = appendBytes(dst, d.Location)
+			dst = appendBytes(dst, d.Entry)
+		}
 		dst = appendInt(dst, int64(f.Schema))
+		dst = appendInt(dst, int64(f.Spec))
 		dst = appendInt(dst, f.Rows)
 		dst = appendInt(dst, f.Bytes)
 		dst = appendLen(dst, len(f.Ranges))
@@ -281,8 +289,8 @@ func (e Committed) appendBody(dst []byte) []byte {
 }
 
 // parseBody decodes a body; every byte of it must be used.
-func parseBody(k kind, src []byte) (Event, error) {
-	d := &decoder{src: src}
+func parseBody(version byte, k kind, src []byte) (Event, error) {
+	d := &decoder{version: version, src: src}
 	var e Event
 	switch k {
 	case kindHello:
@@ -290,7 +298,12 @@ func parseBody(k kind, src []byte) (Event, error) {
 	case kindBegan:
 		e = Began{d.int32(), d.uuid()}
 	case kindTable:
-		e = Table{d.int32(), d.uuid(), d.string(), d.int(), d.int(), d.int(), d.string(), d.bytes(), d.ints(), d.offsets()}
+		t := Table{Epoch: d.int32(), UUID: d.uuid(), Location: d.string(), FormatVersion: d.int(), Spec: d.int()}
+		if version >= 2 {
+			t.Partitions = d.bytes()
+		}
+		t.LastColumnID, t.KafkaColumn, t.Schema, t.Fits, t.Next = d.int(), d.string(), d.bytes(), d.ints(), d.offsets()
+		e = t
 	case kindNeeded:
 		e = Needed{d.int32()}
 	case kindRefused:
@@ -321,8 +334,9 @@ func parseBody(k kind, src []byte) (Event, error) {
 
 // decoder takes values off src until the first error.
 type decoder struct {
-	src []byte
-	err error
+	version byte
+	src     []byte
+	err     error
 }
 
 var errShort = errors.New("body ends early")
@@ -442,7 +456,11 @@ func (d *decoder) names() (names []string) {
 
 func (d *decoder) files() (files []File) {
 	for range d.len() {
-		f := File{Location: d.string(), DataFile: d.bytes(), Schema: d.int(), Rows: d.varint(), Bytes: d.varint()}
+		f := File{Data: d.dataFiles(), Schema: d.int()}
+		if d.version >= 2 {
+			f.Spec = d.int()
+		}
+		f.Rows, f.Bytes = d.varint(), d.varint()
 		for range d.len() {
 			if d.err != nil {
 				return nil
@@ -450,6 +468,21 @@ func (d *decoder) files() (files []File) {
 			f.Ranges = append(f.Ranges, Range{d.int32(), d.varint(), d.varint(), d.varint(), d.varint(), d.varint()})
 		}
 		if d.err != nil {
+			return nil
+		}
+		files = append(files, f)
+	}
+	return files
+}
+
+func (d *decoder) dataFiles() (files []DataFile) {
+	n := 1
+	if d.version >= 2 {
+		n = d.len()
+	}
+	for range n {
+		f := DataFile{d.string(), d.bytes()}
+		if d.err != nil || d.version < 2 && f.Location == "" {
 			return nil
 		}
 		files = append(files, f)
@@ -469,7 +502,7 @@ func Dump(w io.Writer, data []byte) error {
 		_, err = fmt.Fprintf(w, "kind %d, the body is spread over %d records\n", p.kind, p.n)
 		return err
 	}
-	e, err := parseBody(p.kind, p.body)
+	e, err := parseBody(p.version, p.kind, p.body)
 	if err != nil {
 		return err
 	}
@@ -502,6 +535,9 @@ func Describe(e Event) string {
 		line("location", "%s", e.Location)
 		line("format version", "%d", e.FormatVersion)
 		line("spec", "%d", e.Spec)
+		if len(e.Partitions) > 0 {
+			line("partitions", "%s", e.Partitions)
+		}
 		line("last column", "%d", e.LastColumnID)
 		line("kafka column", "%s", e.KafkaColumn)
 		line("schema", "%s", e.Schema)
@@ -528,7 +564,17 @@ func Describe(e Event) string {
 		line("partitions", "%v", e.Partitions)
 		line("since", "%s", stamp(e.Since))
 		for _, f := range e.Files {
-			line("file", "%q, schema %d, %d rows, %d bytes, manifest entry %x", f.Location, f.Schema, f.Rows, f.Bytes, f.DataFile)
+			first, more := DataFile{}, f.Data
+			if len(more) > 0 {
+				first, more = more[0], more[1:]
+			}
+			line("file", "%q, schema %d, %d rows, %d bytes, manifest entry %x", first.Location, f.Schema, f.Rows, f.Bytes, first.Entry)
+			for _, d := range more {
+				line("  and", "%q, manifest entry %x", d.Location, d.Entry)
+			}
+			if f.Spec != 0 {
+				line("  spec", "%d", f.Spec)
+			}
 			for _, r := range f.Ranges {
 				line("  range", "partition %d, offsets %d to %d, gap %d, rows %d, dead %d", r.Partition, r.Start, r.End, r.Gap, r.Rows, r.Dead)
 			}

@@ -28,29 +28,47 @@ var examples = []struct {
 }{
 	{"hello", Hello{worker, []int32{0, 3}}},
 	{"began", Began{7, tab}},
-	{"table", Table{7, tab, "s3://bucket/warehouse/default/t/data", 2, 0, 9, "_kafka", []byte(`{"type":"struct"}`), []int32{1, 2}, []Offset{{0, 10}, {3, 1 << 40}}}},
+	{"table", Table{7, tab, "s3://bucket/warehouse/default/t/data", 2, 0, nil, 9, "_kafka", []byte(`{"type":"struct"}`), []int32{1, 2}, []Offset{{0, 10}, {3, 1 << 40}}}},
 	{"needed", Needed{42}},
 	{"refused", Refused{7, 42, "column id is long, the writer has string"}},
 	{"pending", Pending{worker, at, true}},
 	{"request", Request{7, commit, []Offset{{0, 10}}}},
 	{"answer", Answer{7, commit, worker, []int32{0, 3}, []File{
-		{"s3://bucket/warehouse/default/t/data/1.parquet", []byte{1, 2, 3}, 1, 20, 4096, []Range{{0, 10, 30, 0, 18, 2}, {3, 7, 9, 5, 2, 0}}},
-		{"", nil, 0, 0, 0, []Range{{0, 30, 31, 0, 0, 1}}},
+		{[]DataFile{{"s3://bucket/warehouse/default/t/data/1.parquet", []byte{1, 2, 3}}}, 1, 0, 20, 4096, []Range{{0, 10, 30, 0, 18, 2}, {3, 7, 9, 5, 2, 0}}},
+		{nil, 0, 0, 0, 0, []Range{{0, 30, 31, 0, 0, 1}}},
 	}, at}},
 	{"journal", Journal{at, tab, []string{"s3://bucket/warehouse/default/t/data/1.parquet"}}},
 	{"committed", Committed{7, commit, 123456789, []Offset{{0, 31}, {3, 9}}, []string{"s3://bucket/warehouse/default/t/data/1.parquet"}}},
 }
 
-// The fixtures of version 1 are read as they were written, and written the same.
+// partitioned has what came with version 2.
+var partitioned = []struct {
+	name  string
+	event Event
+}{
+	{"table-partitioned", Table{7, tab, "s3://bucket/warehouse/default/t/data", 2, 3, []byte(`{"spec-id":3,"fields":[]}`), 9, "_kafka", []byte(`{"type":"struct"}`), nil, nil}},
+	{"answer-partitioned", Answer{7, commit, worker, []int32{0}, []File{
+		{[]DataFile{{"s3://bucket/t/1.parquet", []byte{1}}, {"s3://bucket/t/2.parquet", []byte{2}}}, 1, 3, 20, 8192, []Range{{0, 10, 30, 0, 20, 0}}},
+	}, at}},
+}
+
+// The fixtures of version 1 are read as they were written.
 func TestFormatV1(t *testing.T) {
 	for _, x := range examples {
+		t.Run(x.name, func(t *testing.T) { checkFixture(t, filepath.Join("testdata", "format", "v1", x.name), x.event) })
+	}
+}
+
+// Those of version 2 are written the same, too.
+func TestFormatV2(t *testing.T) {
+	for _, x := range append(examples, partitioned...) {
 		t.Run(x.name, func(t *testing.T) {
 			parts, err := split(event, x.event)
 			if err != nil || len(parts) != 1 {
 				t.Fatalf("%d parts, error %v", len(parts), err)
 			}
 			data := appendPart(nil, parts[0])
-			base := filepath.Join("testdata", "format", "v1", x.name)
+			base := filepath.Join("testdata", "format", "v2", x.name)
 			want, err := os.ReadFile(base + ".bin")
 			if errors.Is(err, os.ErrNotExist) && os.Getenv("TABLETOPIC_NEW_FIXTURES") != "" {
 				writeFixture(t, base, data)
@@ -62,30 +80,40 @@ func TestFormatV1(t *testing.T) {
 			if !bytes.Equal(data, want) {
 				t.Errorf("encoded\n%x, the fixture is\n%x", data, want)
 			}
-			var a assembler
-			p, err := parsePart(want)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, whole, err := a.add(p)
-			if err != nil || !whole {
-				t.Fatalf("whole %t, error %v", whole, err)
-			}
-			if d := cmp.Diff(x.event, got); d != "" {
-				t.Error(d)
-			}
-			text, err := os.ReadFile(base + ".txt")
-			if err != nil {
-				t.Fatal(err)
-			}
-			var b bytes.Buffer
-			if err := Dump(&b, want); err != nil {
-				t.Fatal(err)
-			}
-			if d := cmp.Diff(string(text), b.String()); d != "" {
-				t.Error(d)
-			}
+			checkFixture(t, base, x.event)
 		})
+	}
+}
+
+// checkFixture fails unless a fixture is the event, and its text is that of the dump.
+func checkFixture(t *testing.T, base string, event Event) {
+	t.Helper()
+	data, err := os.ReadFile(base + ".bin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var a assembler
+	p, err := parsePart(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, whole, err := a.add(p)
+	if err != nil || !whole {
+		t.Fatalf("whole %t, error %v", whole, err)
+	}
+	if d := cmp.Diff(event, got); d != "" {
+		t.Error(d)
+	}
+	text, err := os.ReadFile(base + ".txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := Dump(&b, data); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(text), b.String()); d != "" {
+		t.Error(d)
 	}
 }
 
@@ -107,7 +135,7 @@ func writeFixture(t *testing.T, base string, data []byte) {
 
 // A flipped bit anywhere in an event is noticed.
 func TestFlippedBitIsCorrupt(t *testing.T) {
-	for _, x := range examples {
+	for _, x := range append(examples, partitioned...) {
 		parts, err := split(event, x.event)
 		if err != nil {
 			t.Fatal(err)
@@ -182,18 +210,18 @@ func TestNewerVersionIsNamed(t *testing.T) {
 
 // Whatever bytes come, decoding does not panic, and what it reads it writes the same.
 func FuzzEvent(f *testing.F) {
-	for _, x := range examples {
-		f.Add(byte(x.event.kind()), x.event.appendBody(nil))
+	for _, x := range append(examples, partitioned...) {
+		f.Add(byte(eventVersion), byte(x.event.kind()), x.event.appendBody(nil))
 	}
-	f.Fuzz(func(t *testing.T, k byte, body []byte) {
-		e, err := parseBody(kind(k), body)
+	f.Fuzz(func(t *testing.T, version, k byte, body []byte) {
+		e, err := parseBody(version%(eventVersion+1), kind(k), body)
 		if err != nil {
 			if !errors.Is(err, ErrCorrupt) {
 				t.Fatalf("error %v is not ErrCorrupt", err)
 			}
 			return
 		}
-		again, err := parseBody(e.kind(), e.appendBody(nil))
+		again, err := parseBody(eventVersion, e.kind(), e.appendBody(nil))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -47,7 +47,7 @@ func (m *Memory) Append(ctx context.Context, topic uuid.UUID, events ...Event) e
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, e := range events {
-		e, err := parseBody(e.kind(), e.appendBody(nil))
+		e, err := parseBody(eventVersion, e.kind(), e.appendBody(nil))
 		if err != nil {
 			return err
 		}
