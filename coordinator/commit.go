@@ -182,6 +182,9 @@ func (c *Coordinator) look() (view, error) {
 	if c.uuid != meta.TableUUID() && !invariant.Off("table-uuid") {
 		return view{}, fmt.Errorf("%w: its id was %s and is %s", errReplaced, c.uuid, meta.TableUUID())
 	}
+	if err := CheckOwner(c.table, c.topic.Name); err != nil {
+		return view{}, err
+	}
 	v, err := look(meta, c.topic.ID, c.topic.Epoch, c.cfg.OnRewind)
 	if err != nil {
 		return view{}, err

@@ -343,15 +343,13 @@ func (c *Coordinator) open(ctx context.Context) (map[int32]int64, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err = CheckOwner(c.table, c.topic.Name); err == nil {
-			c.uuid = c.table.Metadata().TableUUID()
-			var v view
-			if v, err = c.look(); err == nil {
-				c.metrics.paused.Set(0)
-				c.trouble.Store(nil)
-				c.foreseen(v)
-				return v.next, c.prove(ctx)
-			}
+		c.uuid = c.table.Metadata().TableUUID()
+		var v view
+		if v, err = c.look(); err == nil {
+			c.metrics.paused.Set(0)
+			c.trouble.Store(nil)
+			c.foreseen(v)
+			return v.next, c.prove(ctx)
 		}
 		if errors.Is(err, ErrFenced) {
 			return nil, err

@@ -628,6 +628,45 @@ func TestTableOfAnotherTopicIsRefused(t *testing.T) {
 	}
 }
 
+// Of two topics that begin to fill a table of nobody, one has it: the other finds out when its
+// first commit meets the first of the other.
+func TestTwoTopicsRaceForATable(t *testing.T) {
+	p := newPath(t, 1)
+	v, err := parquetio.ParseAvro(eventSchema)
+	if err != nil {
+		t.Fatal(err)
+	}
+	schema, err := parquetio.TableSchema(v, "_kafka")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.catalog.Create(t.Context(), p.ident(), schema, nil); err != nil {
+		t.Fatal(err)
+	}
+	other := &path{t: t, topic: uuid.New(), name: "others", logs: map[int32]*memoryLog{0: {}}, letters: &memoryLetters{}, control: &control.Memory{},
+		schemas: p.schemas, lookup: p.lookup, catalog: &faultyCatalog{Catalog: p.catalog.Catalog}, bucket: p.bucket, locator: p.locator, cfg: p.cfg, worker: p.worker}
+	other.cfg.Table = "events"
+	t.Cleanup(other.crash)
+	var once sync.Once
+	p.catalog.fault = func(int) fault {
+		once.Do(func() {
+			other.start()
+			other.produce(5)
+			other.committed()
+		})
+		return faultNone
+	}
+	p.start()
+	p.produce(7)
+	says := func(err error) bool { return err != nil && strings.Contains(err.Error(), `that of topic "others"`) }
+	p.wait(func() bool { return says(p.commits.Trouble()) }, func() string { return fmt.Sprintf("the reason, not %v", p.commits.Trouble()) })
+	p.crash()
+	other.exact(5, 0)
+	if r := other.verify(); r.Earlier != 0 {
+		t.Errorf("the table has %d rows of the other topic", r.Earlier)
+	}
+}
+
 // A file is in the journal before it is in the store.
 func TestJournalComesBeforeTheFile(t *testing.T) {
 	p := newPath(t, 1)
