@@ -364,6 +364,27 @@ func TestRegistryAwayMakesNoDeadLetters(t *testing.T) {
 	p.exact(22, 0)
 }
 
+// A partition that waits for a column asks again: the coordinator could not read the schema
+// when it was asked, and nothing else happens to the table.
+func TestColumnIsAskedForAgain(t *testing.T) {
+	p := newPath(t, 1)
+	real := p.lookup
+	var calls atomic.Int64
+	p.lookup = func(ctx context.Context, id int32) (control.WriterSchema, error) {
+		if id == 2 && calls.Add(1) == 2 { // the worker reads it first
+			return control.WriterSchema{}, errors.New("registry is away")
+		}
+		return real(ctx, id)
+	}
+	p.schemas[2] = wideSchema
+	p.start()
+	p.produce(5)
+	p.committed()
+	p.logs[0].append(t, encode(t, 2, wideSchema, map[string]any{"id": int64(5), "extra": "x", "name": nil}))
+	p.committed()
+	p.exact(6, 0)
+}
+
 const wideSchema = `{"type":"record","name":"Event","fields":[{"name":"id","type":"long"},{"name":"extra","type":["null","string"],"default":null},{"name":"name","type":["null","string"],"default":null}]}`
 
 // A new field of a writer becomes a column, versions may alternate, and one file holds them all (B27).

@@ -125,7 +125,7 @@ func (w *Worker) schedule(ctx context.Context) {
 	for i, first := 0, w.cursor; i < len(w.order); i++ {
 		at := (first + i) % len(w.order)
 		p := w.order[at]
-		if p.busy || p.waits || now.Before(p.retryAt) || !w.waiting(p) {
+		if p.busy || now.Before(p.retryAt) || !w.waiting(p) {
 			continue
 		}
 		l := w.laneFor(p, lanes)
@@ -468,7 +468,7 @@ func (w *Worker) finish(t *task) {
 		t.p.retryAt = time.Now().Add(w.cfg.Retry) // the log gave nothing
 	}
 	if t.needed >= 0 {
-		t.p.waits = true
+		t.p.waits, t.p.retryAt = true, time.Now().Add(askAgainBase) // the answer may have come before, or never
 		w.need(w.gen.ctx, t.needed)
 	}
 	if t.err != nil {

@@ -388,6 +388,7 @@ func (w *Worker) describe(ctx context.Context, e control.Table) {
 		return
 	}
 	w.refused = nil
+	clear(w.asked)
 	defer w.resume()
 	if w.table == nil || w.table.UUID != t.UUID || w.table.Location != t.Location {
 		w.begin(ctx, t, e.Next)
@@ -405,7 +406,9 @@ func (w *Worker) describe(ctx context.Context, e control.Table) {
 // resume lets the partitions that wait for a schema try again.
 func (w *Worker) resume() {
 	for _, p := range w.order {
-		p.waits = false
+		if p.waits {
+			p.waits, p.retryAt = false, time.Time{}
+		}
 	}
 }
 
