@@ -20,6 +20,9 @@ import (
 // Catalogs gives the catalog of a name; "" is the built-in one.
 type Catalogs func(name string) (catalog.Catalog, error)
 
+// Locators finds the files of a catalog's tables, by its name.
+type Locators func(catalog string) catalog.Locator
+
 // Manager runs a Coordinator for each topic whose partition 0 this node leads, and the
 // sweep of the control log.
 type Manager struct {
@@ -38,7 +41,7 @@ type SweepConfig struct {
 }
 
 // Open starts the coordinators of a node. The metrics may be nil.
-func Open(set *partition.Set, ctl *control.Topic, catalogs Catalogs, schemas Schemas, locator catalog.Locator, sweep SweepConfig, m *Metrics, log *slog.Logger) *Manager {
+func Open(set *partition.Set, ctl *control.Topic, catalogs Catalogs, schemas Schemas, locators Locators, sweep SweepConfig, m *Metrics, log *slog.Logger) *Manager {
 	ctx, cancel := context.WithCancel(context.Background())
 	out := &Manager{cancel: cancel, coordinators: map[uuid.UUID]*Coordinator{}}
 	out.keeper = control.Keep(set, log, func(t metadata.Topic, cfg partition.TopicConfig) (control.Task, error) {
@@ -66,8 +69,8 @@ func Open(set *partition.Set, ctl *control.Topic, catalogs Catalogs, schemas Sch
 		delete(out.coordinators, t.ID)
 		out.mu.Unlock()
 	})
-	s := &Sweeper{Log: ctl, Locator: locator, Logger: log, Grace: cmp.Or(sweep.Grace, time.Hour), Load: func(ctx context.Context, id uuid.UUID) (*table.Table, error) {
-		return sweepTarget(ctx, set, catalogs, id)
+	s := &Sweeper{Log: ctl, Logger: log, Grace: cmp.Or(sweep.Grace, time.Hour), Load: func(ctx context.Context, id uuid.UUID) (*table.Table, catalog.Locator, error) {
+		return sweepTarget(ctx, set, catalogs, locators, id)
 	}}
 	out.owned.Go(func() { s.Run(ctx, set, cmp.Or(sweep.Interval, 10*time.Minute)) })
 	return out

@@ -24,10 +24,9 @@ import (
 // is older than the grace (a worker that still holds it enters it again), no commit adopted
 // it, and no snapshot of the table names it.
 type Sweeper struct {
-	Log     SweepLog
-	Locator catalog.Locator
-	// Load returns the table of a topic, nil if there is none any more.
-	Load   func(ctx context.Context, topic uuid.UUID) (*table.Table, error)
+	Log SweepLog
+	// Load returns the table of a topic, nil if there is none any more, and what finds its files.
+	Load   func(ctx context.Context, topic uuid.UUID) (*table.Table, catalog.Locator, error)
 	Grace  time.Duration
 	Logger *slog.Logger
 }
@@ -120,7 +119,7 @@ func (s *Sweeper) Sweep(ctx context.Context, index int32, now time.Time) error {
 
 // files deletes those of names that no snapshot of the topic's table has.
 func (s *Sweeper) files(ctx context.Context, topic uuid.UUID, names []string) error {
-	t, err := s.Load(ctx, topic)
+	t, locator, err := s.Load(ctx, topic)
 	if errors.Is(err, errNoTopic) {
 		return nil
 	}
@@ -132,12 +131,12 @@ func (s *Sweeper) files(ctx context.Context, topic uuid.UUID, names []string) er
 		dead[n] = true
 	}
 	if t != nil && !invariant.Off("sweep-asks-table") {
-		if err := s.spare(ctx, t, dead); err != nil {
+		if err := spare(ctx, t, locator, dead); err != nil {
 			return err
 		}
 	}
 	for _, n := range slices.Sorted(maps.Keys(dead)) {
-		bucket, key, err := s.Locator.Resolve(ctx, n)
+		bucket, key, err := locator.Resolve(ctx, n)
 		if err != nil {
 			return err
 		}
@@ -150,8 +149,8 @@ func (s *Sweeper) files(ctx context.Context, topic uuid.UUID, names []string) er
 }
 
 // spare takes from dead what a snapshot names.
-func (s *Sweeper) spare(ctx context.Context, t *table.Table, dead map[string]bool) error {
-	fs := catalog.NewIO(ctx, s.Locator)
+func spare(ctx context.Context, t *table.Table, locator catalog.Locator, dead map[string]bool) error {
+	fs := catalog.NewIO(ctx, locator)
 	seen := map[string]bool{}
 	for _, snapshot := range t.Metadata().Snapshots() {
 		manifests, err := snapshot.Manifests(fs)
@@ -179,28 +178,28 @@ func (s *Sweeper) spare(ctx context.Context, t *table.Table, dead map[string]boo
 
 // sweepTarget finds the table of a topic. A topic that is gone keeps its table and its
 // files: without its settings nobody knows which table that was.
-func sweepTarget(ctx context.Context, set *partition.Set, catalogs Catalogs, id uuid.UUID) (*table.Table, error) {
+func sweepTarget(ctx context.Context, set *partition.Set, catalogs Catalogs, locators Locators, id uuid.UUID) (*table.Table, catalog.Locator, error) {
 	t, ok := set.TopicByID(id)
 	if !ok {
-		return nil, errNoTopic
+		return nil, nil, errNoTopic
 	}
 	cfg, err := partition.ParseTopicConfig(t.Config)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	cat, err := catalogs(cfg.Table.Catalog)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	ident, err := Identifier(cfg.Table.Namespace, cfg.Table.Name, t.Name)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	loaded, err := cat.Load(ctx, ident)
 	if errors.Is(err, catalog.ErrNoTable) {
-		return nil, nil
+		loaded, err = nil, nil
 	}
-	return loaded, err
+	return loaded, locators(cfg.Table.Catalog), err
 }
 
 // errNoTopic says that the topic of a journalled file is gone: the file is left alone.

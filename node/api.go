@@ -209,7 +209,7 @@ func (n *Node) verify(ctx context.Context, t metadata.Topic, cfg partition.Table
 		logs[i] = worker.Partition{P: p}
 	}
 	dead := worker.NewDeadLetterTopic(n.set, t, cfg.DLQ)
-	return coordinator.Verify(ctx, tbl, coordinator.Topic{ID: t.ID, Name: t.Name, Partitions: int32(len(t.Partitions))}, cfg.KafkaColumn, n.locator, logs,
+	return coordinator.Verify(ctx, tbl, coordinator.Topic{ID: t.ID, Name: t.Name, Partitions: int32(len(t.Partitions))}, cfg.KafkaColumn, n.locatorOf(cfg.Catalog), logs,
 		func(ctx context.Context, partition int32) (map[int64]bool, error) {
 			return dead.Since(ctx, partition, 0)
 		})

@@ -58,6 +58,14 @@ func (n *Node) catalog(name string) (catalog.Catalog, error) {
 	return n.catalogs.Get(ctx, name)
 }
 
+// locatorOf implements worker.Locators and coordinator.Locators.
+func (n *Node) locatorOf(name string) catalog.Locator {
+	if name == "" {
+		return n.locator
+	}
+	return n.catalogs.Locator(name)
+}
+
 // borrowInterval is how often tables are looked through for those whose files are reached
 // with credentials of their catalog.
 const borrowInterval = 10 * time.Second

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/apache/iceberg-go/table"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
@@ -286,7 +287,26 @@ func (n *Node) checkTable(topic string, cfg partition.TableConfig) error {
 			return fmt.Errorf("table %s is that of topic %q: set table.topic.name to another name", strings.Join(id, "."), t.Name)
 		}
 	}
-	return nil
+	return n.checkPartitionBy(cfg, id)
+}
+
+// checkPartitionBy refuses partitions that the table, if there is one, cannot have. If its
+// catalog does not answer, the coordinator finds out.
+func (n *Node) checkPartitionBy(cfg partition.TableConfig, id table.Identifier) error {
+	if cfg.PartitionBy == "" {
+		return nil
+	}
+	cat, err := n.catalog(cfg.Catalog)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lookupPatience)
+	defer cancel()
+	t, err := cat.Load(ctx, id)
+	if err != nil {
+		return nil
+	}
+	return coordinator.CheckPartitionBy(cfg.PartitionBy, t)
 }
 
 // openTables starts the workers and the coordinators of the topics that have tables.
@@ -301,10 +321,10 @@ func (n *Node) openTables(ctx context.Context, registry *schemaregistry.Registry
 	})
 	shared := worker.NewShared(runtime.GOMAXPROCS(0), n.cfg.TableMemory, worker.NewMetrics(n.metrics))
 	shared.Refresh = n.cfg.TableSweepGrace / 4
-	n.workers = worker.Open(n.set, ctl, schemas, n.locator, shared, n.log)
+	n.workers = worker.Open(n.set, ctl, schemas, n.locatorOf, shared, n.log)
 	n.onClose("workers", func(context.Context) error { n.workers.Close(); return nil })
 	sweep := coordinator.SweepConfig{Interval: n.cfg.TableSweep, Grace: n.cfg.TableSweepGrace}
-	n.coordinators = coordinator.Open(n.set, ctl, n.catalog, schemas, n.locator, sweep, coordinator.NewMetrics(n.metrics), n.log)
+	n.coordinators = coordinator.Open(n.set, ctl, n.catalog, schemas, n.locatorOf, sweep, coordinator.NewMetrics(n.metrics), n.log)
 	n.onClose("coordinators", func(context.Context) error { n.coordinators.Close(); return nil })
 	borrowing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	borrowed := make(chan struct{})

@@ -152,7 +152,7 @@ func (c *heldCatalog) Commit(ctx context.Context, base *table.Table, change cata
 		<-c.release
 		defer c.calls.Add(1)
 	}
-	return c.Catalog.Commit(ctx, base, change)
+	return c.Catalog.Commit(context.WithoutCancel(ctx), base, change) // the request outlives its client
 }
 
 // A first coordinator whose call hangs cannot double what a second one of the same epoch
@@ -743,8 +743,11 @@ func TestSweepDeletesWhatNoCommitAdopted(t *testing.T) {
 	swept := &sweepLog{topic: p.topic}
 	now := time.Now()
 	swept.events = []control.Event{control.Journal{At: now.Add(-2 * time.Hour), Names: names}}
-	s := &coordinator.Sweeper{Log: swept, Locator: p.locator, Grace: time.Hour, Logger: testLog(t),
-		Load: func(context.Context, uuid.UUID) (*table.Table, error) { return p.load() }}
+	s := &coordinator.Sweeper{Log: swept, Grace: time.Hour, Logger: testLog(t),
+		Load: func(context.Context, uuid.UUID) (*table.Table, catalog.Locator, error) {
+			tab, err := p.load()
+			return tab, p.locator, err
+		}}
 
 	// Named again a minute ago: a worker still holds it.
 	swept.events = append(swept.events, control.Journal{At: now.Add(-time.Minute), Names: []string{orphan}})

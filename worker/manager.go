@@ -21,8 +21,11 @@ type Manager struct {
 	workers map[uuid.UUID]*Worker // guarded by mu; the last of each topic
 }
 
+// Locators finds the files of a catalog's tables, by its name; "" is the built-in one.
+type Locators func(catalog string) catalog.Locator
+
 // Open starts the workers of a node.
-func Open(set *partition.Set, ctl control.Log, schemas Schemas, locator catalog.Locator, shared *Shared, log *slog.Logger) *Manager {
+func Open(set *partition.Set, ctl control.Log, schemas Schemas, locators Locators, shared *Shared, log *slog.Logger) *Manager {
 	m := &Manager{workers: map[uuid.UUID]*Worker{}}
 	m.keeper = control.Keep(set, log, func(t metadata.Topic, cfg partition.TopicConfig) (control.Task, error) {
 		sources := map[int32]Source{}
@@ -40,7 +43,7 @@ func Open(set *partition.Set, ctl control.Log, schemas Schemas, locator catalog.
 			return nil, nil
 		}
 		dead := NewDeadLetterTopic(set, t, cfg.Table.DLQ)
-		w := New(Topic{t.ID, t.Name}, sources, ctl, schemas, dead, locator, shared, Config{TargetFileBytes: cfg.Table.TargetFileBytes, Refresh: shared.Refresh}, log)
+		w := New(Topic{t.ID, t.Name}, sources, ctl, schemas, dead, locators(cfg.Table.Catalog), shared, Config{TargetFileBytes: cfg.Table.TargetFileBytes, Refresh: shared.Refresh}, log)
 		m.mu.Lock()
 		m.workers[t.ID] = w
 		m.mu.Unlock()

@@ -86,8 +86,9 @@ func (m *machine) start() *life {
 		}
 		return control.WriterSchema{}, metadata.ErrSchemaNotExist
 	})
-	l.coordinators = coordinator.Open(l.set, l.ctl, func(string) (catalog.Catalog, error) { return m.catalog, nil }, schemas, locator, coordinator.SweepConfig{}, nil, log)
-	l.workers = Open(l.set, l.ctl, schemas, locator, NewShared(0, 0, nil), log)
+	locators := func(string) catalog.Locator { return locator }
+	l.coordinators = coordinator.Open(l.set, l.ctl, func(string) (catalog.Catalog, error) { return m.catalog, nil }, schemas, locators, coordinator.SweepConfig{}, nil, log)
+	l.workers = Open(l.set, l.ctl, schemas, locators, NewShared(0, 0, nil), log)
 	return l
 }
 

@@ -741,12 +741,12 @@ func (w *Worker) put(ctx context.Context, named <-chan struct{}, location string
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	bucket, key, err := w.locator.Resolve(ctx, location)
-	if err != nil {
-		return err
-	}
 	for attempt := 0; ; attempt++ {
-		if err = bucket.Put(ctx, key, body...); err == nil {
+		bucket, key, err := w.locator.Resolve(ctx, location) // anew: its catalog may be another by now
+		if err == nil {
+			err = bucket.Put(ctx, key, body...)
+		}
+		if err == nil {
 			return nil
 		}
 		if ctx.Err() != nil {

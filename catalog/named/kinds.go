@@ -68,7 +68,7 @@ const headerPrefix = "header."
 
 // Kinds returns the kinds of catalogs that there are.
 func Kinds() []Kind {
-	return []Kind{
+	kinds := []Kind{
 		{"rest", "Iceberg REST catalog: Polaris, Nessie, Unity Catalog, Lakekeeper, another Table Topic …", slices.Concat([]Setting{
 			{Name: "uri", Usage: "address without /v1", Required: true},
 			{Name: "warehouse", Usage: "warehouse to name to the catalog"},
@@ -112,6 +112,10 @@ func Kinds() []Kind {
 			{Name: "warehouse", Usage: "location below which tables are made", Required: true},
 		}, openSQL},
 	}
+	for i := range kinds {
+		kinds[i].Settings = append(kinds[i].Settings, storageSettings...)
+	}
+	return kinds
 }
 
 // kind returns the kind of a name.
@@ -211,7 +215,7 @@ func openREST(_ context.Context, locator catalog.Locator, s *settings) (external
 	cfg := rest.Config{
 		URI: s.text("uri"), Warehouse: s.text("warehouse"), Prefix: s.text("prefix"), Token: s.text("token"), Credential: s.text("credential"),
 		Scope: s.text("scope"), Audience: s.text("audience"), Resource: s.text("resource"), TokenURI: s.text("token-uri"),
-		TLS: s.trust(), OwnCredentials: s.truth("own-credentials"), Timeout: s.duration("timeout"),
+		TLS: s.trust(), OwnCredentials: s.truth("own-credentials") || s.hasStorage(), Timeout: s.duration("timeout"),
 	}
 	if s.truth("sigv4") {
 		cfg.SigV4 = &rest.SigV4{AWS: s.aws(), Service: s.text("sigv4-service")}

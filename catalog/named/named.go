@@ -42,7 +42,8 @@ type Catalogs struct {
 
 // opened is a catalog as it was registered.
 type opened struct {
-	entry metadata.CatalogEntry
+	entry   metadata.CatalogEntry
+	locator catalog.Locator // of its tables' files
 	external
 }
 
@@ -92,7 +93,7 @@ func (c *Catalogs) Add(ctx context.Context, name, kindName string, values map[st
 	if err != nil {
 		return err
 	}
-	fresh, err := k.open(ctx, c.locator, &settings{values: values})
+	fresh, err := c.openKind(ctx, k, values)
 	if err != nil {
 		return err
 	}
@@ -202,15 +203,16 @@ func (c *Catalogs) current(ctx context.Context, name string) (*opened, error) {
 		}
 		_ = now.Close() // nobody needs it any more
 	}
-	c.open[name] = &opened{e, fresh}
-	return c.open[name], nil
+	fresh.entry = e
+	c.open[name] = fresh
+	return fresh, nil
 }
 
 func (o *opened) is(e metadata.CatalogEntry) bool {
 	return o.entry.Kind == e.Kind && o.entry.Config == e.Config
 }
 
-func (c *Catalogs) openEntry(ctx context.Context, e metadata.CatalogEntry) (external, error) {
+func (c *Catalogs) openEntry(ctx context.Context, e metadata.CatalogEntry) (*opened, error) {
 	k, err := kind(e.Kind)
 	if err != nil {
 		return nil, err
@@ -222,7 +224,20 @@ func (c *Catalogs) openEntry(ctx context.Context, e metadata.CatalogEntry) (exte
 	if err != nil {
 		return nil, err
 	}
-	return k.open(ctx, c.locator, &settings{values: values})
+	return c.openKind(ctx, k, values)
+}
+
+func (c *Catalogs) openKind(ctx context.Context, k Kind, values map[string]string) (*opened, error) {
+	s := &settings{values: values}
+	files, err := s.storage(c.locator)
+	if err != nil {
+		return nil, err
+	}
+	out, err := k.open(ctx, files, s)
+	if err != nil {
+		return nil, err
+	}
+	return &opened{locator: files, external: out}, nil
 }
 
 func (c *Catalogs) forget(name string) {

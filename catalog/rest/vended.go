@@ -39,7 +39,7 @@ func storageOf(body []byte) map[string]string {
 	}
 	out := map[string]string{}
 	for _, from := range []map[string]string{config.Defaults, config.Overrides} {
-		for _, key := range []string{"s3.endpoint", "s3.path-style-access", "s3.region", "client.region"} {
+		for _, key := range []string{"s3.endpoint", "s3.path-style-access", "s3.region", "client.region", remoteSigning} {
 			if v, ok := from[key]; ok {
 				out[key] = v
 			}
@@ -47,6 +47,9 @@ func storageOf(body []byte) map[string]string {
 	}
 	return out
 }
+
+// remoteSigning is set by catalogs that sign the requests for files themselves, one by one.
+const remoteSigning = "s3.remote-signing-enabled"
 
 // grants returns the settings by location: those of the table as a whole, and more special
 // ones, on top of the catalog's. None if the catalog vends no keys.
@@ -84,7 +87,11 @@ func (c *Catalog) borrow(ctx context.Context, t *table.Table, body []byte) error
 	if err := json.Unmarshal(body, &a); err != nil {
 		return err
 	}
-	for location, config := range a.grants(strings.TrimRight(t.Location(), "/"), c.storage) {
+	grants := a.grants(strings.TrimRight(t.Location(), "/"), c.storage)
+	if signs := a.Config[remoteSigning] + c.storage[remoteSigning]; len(grants) == 0 && strings.Contains(strings.ToLower(signs), "true") {
+		return fmt.Errorf("table %v: the catalog wants to sign each request for files itself (%s), which is not supported: let it vend credentials for the table, or give it keys with s3.access-key-id and s3.secret-access-key", t.Identifier(), remoteSigning)
+	}
+	for location, config := range grants {
 		if !strings.HasPrefix(location, "s3://") {
 			continue
 		}
