@@ -10,9 +10,9 @@ export TABLETOPIC_LAB ?= $(HOME)/.cache/tabletopic-lab
 GOTESTSUM := go tool gotestsum --format pkgname --format-hide-empty-pkg
 FUZZTIME ?= 10s
 
-.PHONY: test check race fuzz mutate e2e soak bench lab vet prerequisites build
+.PHONY: test check race sim fuzz mutate e2e soak bench lab vet prerequisites build
 
-test: prerequisites vet lab race fuzz mutate e2e
+test: prerequisites vet lab race sim fuzz mutate e2e
 
 prerequisites:
 	@e2e/lab/prerequisites
@@ -34,6 +34,9 @@ check: vet
 race:
 	$(GOTESTSUM) -- -race -timeout 20m $$(go list ./... | grep -v '/e2e')
 
+sim:
+	$(GOTESTSUM) -- -timeout 20m -run TestTableSimulation ./internal/sim
+
 fuzz:
 	e2e/lab/fuzz $(FUZZTIME)
 
@@ -46,7 +49,8 @@ e2e:
 
 soak:
 	e2e/lab/fuzz 5m all
-	$(GOTESTSUM) -- -race -timeout 6h ./internal/sim -sim.seeds 1000-5000
+	$(GOTESTSUM) -- -race -timeout 6h -run TestSimulation ./internal/sim -sim.seeds 1000-5000
+	$(GOTESTSUM) -- -timeout 6h -run TestTableSimulation ./internal/sim -sim.seeds 1000-5000
 	TABLETOPIC_SOAK=1 $(GOTESTSUM) -- -timeout 12h -count 1 ./e2e/...
 
 bench:

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// found names guards with seeds that find that they are off.
+// found names guards of the log with seeds that find that they are off.
 var found = []struct{ guard, seeds string }{
 	{"wal-contiguous-prefix", "1-30"},
 	{"wal-unknown-retried", "1-30"},
@@ -28,15 +28,25 @@ var found = []struct{ guard, seeds string }{
 	{"metadata-open-owner", "100-125"},
 }
 
+// foundInTables names guards of the tables.
+var foundInTables = []struct{ guard, seeds string }{
+	{"sql-commit-compares", "1-60"},
+}
+
 // The simulation finds faults: without one of these guards some seed fails, in a process of its own.
 func TestFindsWhatGuardsPrevent(t *testing.T) {
 	for _, f := range found {
-		t.Run(f.guard, func(t *testing.T) {
-			cmd := exec.Command(os.Args[0], "-test.run", "^TestSimulation$", "-test.failfast", "-sim.seeds", f.seeds)
-			cmd.Env = append(os.Environ(), "TABLETOPIC_MUTATE="+f.guard)
-			if out, err := cmd.CombinedOutput(); err == nil {
-				t.Errorf("seeds %s pass without the guard\n%s", f.seeds, out)
-			}
-		})
+		t.Run(f.guard, func(t *testing.T) { finds(t, "^TestSimulation$", f.guard, f.seeds) })
+	}
+	for _, f := range foundInTables {
+		t.Run(f.guard, func(t *testing.T) { finds(t, "^TestTableSimulation$", f.guard, f.seeds) })
+	}
+}
+
+func finds(t *testing.T, test, guard, seeds string) {
+	cmd := exec.Command(os.Args[0], "-test.run", test, "-test.failfast", "-sim.seeds", seeds)
+	cmd.Env = append(os.Environ(), "TABLETOPIC_MUTATE="+guard)
+	if out, err := cmd.CombinedOutput(); err == nil {
+		t.Errorf("seeds %s pass without the guard\n%s", seeds, out)
 	}
 }

@@ -23,7 +23,7 @@ func TestSimulation(t *testing.T) {
 	if *oneSeed >= 0 {
 		runtime.GOMAXPROCS(1) // one goroutine at a time takes turns the same way again, nearly
 	}
-	for _, seed := range seeds(t) {
+	for _, seed := range seeds(t, "testdata/seeds.txt", 200) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { simulate(t, seed) })
@@ -40,10 +40,10 @@ func simulate(t *testing.T, seed uint64) {
 	}
 }
 
-// seeds are those that flags ask for; or those that ever failed, and the first 200, of which
+// seeds are those that flags ask for; or those that ever failed, and the first many, of which
 // a short test takes 20.
-func seeds(t *testing.T) (list []uint64) {
-	first, last := uint64(1), uint64(200)
+func seeds(t *testing.T, failed string, many uint64) (list []uint64) {
+	first, last := uint64(1), many
 	switch {
 	case *oneSeed >= 0:
 		return []uint64{uint64(*oneSeed)}
@@ -52,9 +52,9 @@ func seeds(t *testing.T) (list []uint64) {
 			t.Fatalf("-sim.seeds %q: want A-B", *seedRange)
 		}
 	default:
-		list = failedSeeds(t)
+		list = failedSeeds(t, failed)
 		if testing.Short() {
-			last = 20
+			last = min(last, 20)
 		}
 	}
 	for seed := first; seed <= last; seed++ {
@@ -65,9 +65,9 @@ func seeds(t *testing.T) (list []uint64) {
 	return list
 }
 
-// failedSeeds reads testdata/seeds.txt: a seed each line, and what it found.
-func failedSeeds(t *testing.T) (list []uint64) {
-	f, err := os.Open("testdata/seeds.txt")
+// failedSeeds reads a file with a seed each line, and what it found.
+func failedSeeds(t *testing.T, name string) (list []uint64) {
+	f, err := os.Open(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func failedSeeds(t *testing.T) (list []uint64) {
 		}
 		seed, err := strconv.ParseUint(line, 10, 64)
 		if err != nil {
-			t.Fatalf("testdata/seeds.txt: %v", err)
+			t.Fatalf("%s: %v", name, err)
 		}
 		list = append(list, seed)
 	}

@@ -1,0 +1,255 @@
+package sim
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/apache/iceberg-go/table"
+	"github.com/google/uuid"
+
+	"github.com/tabletopic/tabletopic/coordinator/control"
+	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/record"
+)
+
+// Schemas of the registry.
+const (
+	narrowSchema = 1
+	wideSchema   = 2 // with a field in the middle
+	widerSchema  = 3
+	otherSchema  = 8  // which no table of the others can hold
+	lateSchema   = 9  // unknown at first
+	noSchema     = 77 // always unknown
+)
+
+var writerSchemas = map[int32]string{
+	narrowSchema: `{"type":"record","name":"Event","fields":[{"name":"id","type":"long"},{"name":"name","type":["null","string"],"default":null}]}`,
+	wideSchema:   `{"type":"record","name":"Event","fields":[{"name":"id","type":"long"},{"name":"extra","type":["null","string"],"default":null},{"name":"name","type":["null","string"],"default":null}]}`,
+	widerSchema:  `{"type":"record","name":"Event","fields":[{"name":"id","type":"long"},{"name":"more","type":["null","long"],"default":null},{"name":"name","type":["null","string"],"default":null}]}`,
+	otherSchema:  `{"type":"record","name":"Event","fields":[{"name":"id","type":"string"}]}`,
+	lateSchema:   `{"type":"record","name":"Event","fields":[{"name":"id","type":"long"},{"name":"name","type":["null","string"],"default":null}]}`,
+}
+
+// A form is what a record is like.
+type form int
+
+const (
+	narrow form = iota
+	wide
+	wider
+	tombstone
+	late // a row or a dead letter
+	firstBad
+	noMagic = iota - 1
+	unknownSchema
+	truncated
+	unfit
+)
+
+// isRow tells whether records of the form become rows; certain, that it is.
+func (f form) isRow() (row, certain bool) { return f < firstBad, f != late }
+
+// record builds record n of the form. Its key is n, and so is id, if it has one.
+func (f form) record(n int64) record.Record {
+	avro := func(schema uint32, fields ...any) []byte {
+		b := binary.BigEndian.AppendUint32([]byte{0}, schema)
+		for _, v := range fields {
+			switch v := v.(type) {
+			case int64:
+				b = binary.AppendVarint(b, v)
+			case string:
+				b = append(binary.AppendVarint(b, int64(len(v))), v...)
+			}
+		}
+		return b
+	}
+	const second = int64(1) // of a union
+	name := fmt.Sprint("name ", n)
+	r := record.Record{Key: strconv.AppendInt(nil, n, 10)}
+	switch f {
+	case narrow:
+		r.Value = avro(narrowSchema, n, second, name)
+	case wide:
+		r.Value = avro(wideSchema, n, second, fmt.Sprint("extra ", n), second, name)
+	case wider:
+		r.Value = avro(widerSchema, n, second, 2*n, second, name)
+	case late:
+		r.Value = avro(lateSchema, n, second, name)
+	case noMagic:
+		r.Value = []byte("bad")
+	case unknownSchema:
+		r.Value = avro(noSchema, n)
+	case truncated:
+		r.Value = avro(narrowSchema, n, second)
+	case unfit:
+		r.Value = avro(otherSchema, name)
+	}
+	return r
+}
+
+// A tableTopic is what the topic of a table must hold, over all its incarnations.
+type tableTopic struct {
+	name  string
+	table table.Identifier
+
+	mu   sync.Mutex
+	sent map[int64]*sentRecord // guarded by mu; by number
+}
+
+// A sentRecord was sent, whatever came of it.
+type sentRecord struct {
+	form      form
+	topic     uuid.UUID
+	partition int32
+	offset    int64 // -1 if nobody was told
+}
+
+func (l *tableLife) topic() *tableTopic { return l.n.w.topics[l.n.id-1] }
+
+func (l *tableLife) createTopic(ctx context.Context) error {
+	p := l.n.w.plan
+	config := map[string]string{
+		"table.topic.enable": "true", "table.topic.target.lag.ms": ms(p.lag), "table.topic.on.rewind": p.rewind,
+		"table.topic.name": l.topic().table[1],
+	}
+	if p.retention > 0 {
+		config["retention.ms"], config["table.topic.hold.max.ms"] = ms(p.retention), ms(p.hold)
+	}
+	t, err := l.set.CreateTopic(ctx, metadata.NewTopic{Name: l.topic().name, Partitions: p.partitions, Config: config})
+	l.log("topic made: %s %v", t.ID, err)
+	if errors.Is(err, metadata.ErrTopicExists) {
+		return nil
+	}
+	return err
+}
+
+func ms(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
+// serve starts the clients of the life.
+func (l *tableLife) serve() {
+	l.log("serves")
+	r := rand.New(rand.NewPCG(l.n.w.seed, uint64(l.n.id)<<40|uint64(l.n.lives)))
+	l.clients.Go(func() {
+		for {
+			select {
+			case <-l.stopping:
+				return
+			case <-l.store.Fenced():
+				return
+			case <-time.After(time.Duration(r.Int64N(int64(l.n.w.plan.think)))):
+			}
+			if r.IntN(12) == 0 {
+				l.administer(r)
+			} else {
+				l.produce(l.ctx, r, l.n.w.plan.bad)
+			}
+		}
+	})
+}
+
+// produce appends some records to a partition, now and then many.
+func (l *tableLife) produce(ctx context.Context, r *rand.Rand, bad float64) {
+	topic, ok := l.set.Topic(l.topic().name)
+	if !ok {
+		return
+	}
+	index := int32(r.IntN(len(topic.Partitions)))
+	n := 1 + r.IntN(4)
+	forms := make([]form, n)
+	for i := range forms {
+		forms[i] = pick(r, narrow, narrow, narrow, wide, wider, tombstone)
+		if r.Float64() < bad {
+			forms[i] = pick(r, noMagic, unknownSchema, truncated, late)
+			if l.n.w.plan.mixed {
+				forms[i] = pick(r, noMagic, unknownSchema, truncated, late, unfit)
+			}
+		}
+	}
+	l.append(ctx, topic.ID, index, forms...)
+}
+
+// append appends a record of each form, and notes what came of it.
+func (l *tableLife) append(ctx context.Context, id uuid.UUID, index int32, forms ...form) {
+	t := l.topic()
+	p, err := l.set.Partition(t.name, index)
+	if err != nil || p.TopicID() != id {
+		return
+	}
+	records, sent := make([]record.Record, len(forms)), make([]*sentRecord, len(forms))
+	for i, f := range forms {
+		n := l.n.w.ids.Add(1)
+		sent[i] = &sentRecord{form: f, topic: id, partition: index, offset: -1}
+		records[i] = f.record(n)
+		t.mu.Lock()
+		t.sent[n] = sent[i]
+		t.mu.Unlock()
+	}
+	base, err := p.AppendRecords(ctx, records)
+	if err != nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range sent {
+		sent[i].offset = base + int64(i)
+	}
+}
+
+// adminActs are what administrators do, by name.
+var adminActs = []string{"delete records", "recreate topic", "add partition", "off and on", "lose control topic", "learn schema", "shorter lag", "repartition"}
+
+func (l *tableLife) administer(r *rand.Rand) {
+	w := l.n.w
+	if len(w.plan.admin) == 0 {
+		return
+	}
+	act := pick(r, w.plan.admin...)
+	t := l.topic()
+	topic, ok := l.set.Topic(t.name)
+	if !ok {
+		_ = l.createTopic(l.ctx)
+		return
+	}
+	index := int32(r.IntN(len(topic.Partitions)))
+	var err error
+	switch act {
+	case "delete records":
+		var p *partition.Partition
+		if p, err = l.set.Partition(t.name, index); err == nil {
+			o := p.Offsets()
+			_, err = p.DeleteRecords(l.ctx, o.LogStart+r.Int64N(o.HighWatermark-o.LogStart+1))
+		}
+	case "recreate topic":
+		if err = l.set.DeleteTopic(l.ctx, t.name); err == nil {
+			err = l.createTopic(l.ctx)
+		}
+	case "add partition":
+		if len(topic.Partitions) < 5 {
+			_, err = l.set.CreatePartitions(l.ctx, t.name, len(topic.Partitions)+1)
+		}
+	case "off and on":
+		if _, err = l.set.AlterConfig(l.ctx, t.name, map[string]string{"table.topic.enable": "false"}, nil); err == nil {
+			_ = wait(l.ctx, time.Duration(r.Int64N(int64(20*time.Second))))
+			_, err = l.set.AlterConfig(l.ctx, t.name, map[string]string{"table.topic.enable": "true"}, nil)
+		}
+	case "lose control topic": // its owner starts the server again
+		if own, ok := l.set.Internal(control.TopicName); ok {
+			err = l.set.DeleteTopic(l.ctx, own.Name)
+			l.die()
+		}
+	case "learn schema":
+		w.known.Store(true)
+	case "repartition":
+		_, err = l.set.AlterConfig(l.ctx, t.name, map[string]string{"table.topic.partition.by": pick(r, "bucket(id, 2)", "truncate(name, 6)", "[]", "")}, nil)
+	case "shorter lag":
+		_, err = l.set.AlterConfig(l.ctx, t.name, map[string]string{"table.topic.target.lag.ms": ms(pick(r, w.plan.lag, w.plan.lag/2))}, nil)
+	}
+	l.log("administrator: %s: %v", act, err)
+}
