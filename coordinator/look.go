@@ -71,6 +71,9 @@ func look(meta table.Metadata, topic uuid.UUID, epoch int32, policy string) (vie
 	switch policy {
 	case RewindReplay:
 		v.next = reached
+		for i := range p.Next {
+			v.next[i] = reached[i] // begun once, if only at 0: what the log has lost since is a gap
+		}
 	case RewindAccept:
 		for _, i := range slices.Sorted(maps.Keys(p.Next)) {
 			if reached[i] < p.Next[i] {

@@ -616,6 +616,38 @@ func TestRewind(t *testing.T) {
 	}
 }
 
+// A rollback to before a partition's first row does not make it one that never began: what the
+// log has lost of it when it is replayed is a recorded gap.
+func TestReplayFromBeforeTheFirstRowRecordsTheGap(t *testing.T) {
+	p := newPath(t, 1)
+	p.cfg.OnRewind = coordinator.RewindReplay
+	v, err := parquetio.ParseAvro(eventSchema)
+	if err != nil {
+		t.Fatal(err)
+	}
+	schema, err := parquetio.TableSchema(v, "_kafka")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.catalog.Create(t.Context(), p.ident(), schema, nil); err != nil {
+		t.Fatal(err)
+	}
+	p.foreignCommit()
+	p.start()
+	p.produce(10)
+	p.committed()
+	p.crash()
+	p.rollbackTo(0)
+	p.logs[0].trim(5)
+	p.start()
+	p.produce(10)
+	p.wait(func() bool { return p.verify().Partitions[0].Rows == 15 }, func() string { return "the rows" })
+	p.exact(15, 0)
+	if r := p.verify(); r.Partitions[0].Gaps != 5 {
+		t.Errorf("%d offsets in recorded gaps, want 5", r.Partitions[0].Gaps)
+	}
+}
+
 // rollbackTo rolls back until the table has that many rows.
 func (p *path) rollbackTo(rows int64) {
 	p.t.Helper()
