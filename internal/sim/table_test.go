@@ -37,7 +37,7 @@ func TestTableSimulation(t *testing.T) {
 		var key [32]byte
 		binary.BigEndian.PutUint64(key[:], uint64(*oneSeed))
 		uuid.SetRand(rand.NewChaCha8(key)) // ids decide the order of files and snapshots
-		defer uuid.SetRand(nil)
+		t.Cleanup(func() { uuid.SetRand(nil) })
 	}
 	for _, seed := range seeds(t, "testdata/table_seeds.txt", tableSeeds) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
