@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"strconv"
 	"time"
 
@@ -225,7 +224,7 @@ func (c *Coordinator) reload(ctx context.Context) error {
 // pause waits longer with each attempt, up to the configured limit.
 func (c *Coordinator) pause(ctx context.Context, attempt int) error {
 	d := min(c.cfg.MinBackoff<<min(attempt, 16), c.cfg.MaxBackoff)
-	return sleep(ctx, d/2+rand.N(d/2+1))
+	return sleep(ctx, d/2+time.Duration(c.jitter.Int64N(int64(d/2+1))))
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

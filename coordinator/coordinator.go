@@ -18,10 +18,12 @@ package coordinator
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -94,6 +96,7 @@ type Coordinator struct {
 	schemas Schemas
 	log     *slog.Logger
 	metrics topicMetrics
+	jitter  *rand.Rand // of pauses: two coordinators of a topic do not meet again and again
 
 	table     *table.Table // as last loaded or committed; nil before there is one
 	uuid      uuid.UUID    // of the table that the files are for
@@ -116,6 +119,7 @@ func New(topic Topic, cat catalog.Catalog, ctl control.Log, schemas Schemas, cfg
 		topic: topic, cfg: cfg, ident: ident, catalog: cat, control: ctl, schemas: schemas,
 		log:     log.With("topic", topic.Name, "table", strings.Join(ident, "."), "epoch", topic.Epoch),
 		metrics: m.topic(topic.Name),
+		jitter:  rand.New(rand.NewPCG(binary.BigEndian.Uint64(topic.ID[:8]), uint64(topic.Epoch))),
 	}, nil
 }
 
