@@ -12,6 +12,10 @@
 //	                                        │
 //	record bytes ─▶ Builder.Append ─▶ Builder.Finish ─▶ Writer.Write ─▶ Writer.Close ─▶ File
 //
+// A [TableWriter] is all of that for a table with partitions: each row goes to the file of
+// the partition that it belongs to. Up to four files are encoded as rows come; with more, rows
+// wait in the builder, and are gathered and encoded partition by partition at the end.
+//
 // Promises: a record that cannot be decoded leaves no trace in the builder, and its error
 // names the byte and the field. An explicit null is NULL, whatever default a schema
 // states. Values are the same in every time zone of the process. [Evolve] gives the same

@@ -1,6 +1,7 @@
 package parquetio
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -31,8 +32,9 @@ type TableWriter struct {
 	piece   *Builder          // takes the rows of one partition; nil until needed
 	open    map[int32]*Writer // by partition id
 	rows    int64
-	flushAt int // rows of the builder
-	most    int // partitions
+	flushAt int   // rows of the builder
+	most    int   // partitions
+	err     error // of a flush: what was on its way is lost, and nothing more is taken
 }
 
 // NewTableWriter returns a writer of rows for a table; see [NewBuilder] for the Kafka column.
@@ -64,16 +66,18 @@ func (w *TableWriter) AppendNull(m RecordMeta) error {
 }
 
 func (w *TableWriter) add(row func() error) error {
-	if w.keys != nil && len(w.keys.values) > w.most {
+	switch {
+	case w.err != nil:
+		return w.err
+	case w.keys != nil && len(w.keys.values) > w.most:
 		return ErrFull
 	}
 	err := row()
-	if errors.Is(err, ErrFull) && w.builder.rows > 0 {
-		if err = w.flush(); err == nil && w.builder.rows == 0 {
-			err = row()
-		} else if err == nil {
-			err = ErrFull
+	if errors.Is(err, ErrFull) {
+		if w.err = w.flush(); w.err != nil || w.builder.rows > 0 {
+			return cmp.Or(w.err, err)
 		}
+		err = row()
 	}
 	if err != nil {
 		return err
@@ -83,9 +87,9 @@ func (w *TableWriter) add(row func() error) error {
 		w.keys.add()
 	}
 	if n := w.builder.rows; n >= w.flushAt || n%1024 == 0 && w.builder.Bytes() >= flushBytes {
-		return w.flush()
+		w.err = w.flush()
 	}
-	return nil
+	return w.err
 }
 
 // flush moves rows from the builder to writers, unless they are of too many partitions.
@@ -202,6 +206,9 @@ type Part struct {
 // Close ends the files and hands them over one by one, in the order in which their partitions
 // came, so that only those are in memory that the callee keeps. It ends with its first error.
 func (w *TableWriter) Close(part func(Part) error) error {
+	if w.err != nil {
+		return w.err
+	}
 	if w.keys == nil {
 		if err := w.flush(); err != nil {
 			return err
