@@ -75,6 +75,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		{"ForeignSchemaChangeSurvives", foreignSchema},
 		{"SchemaCommitKeepsIds", schemaCommit},
 		{"SchemaCommitsRace", schemaRace},
+		{"PartitionSpecsComeAndGo", partitionSpecs},
 		{"EmptySnapshotAndProperties", emptySnapshot},
 		{"RecreatedTableIsAnotherTable", recreated},
 		{"FormatVersion3", version3},
@@ -537,6 +538,35 @@ func schemaRace(t *testing.T, f Fixture) {
 	if _, ok := load(t, f.Other, tbl).Schema().FindFieldByName("theirs"); !ok {
 		t.Error("the first column is gone")
 	}
+}
+
+// A new partition spec holds for the files that follow, those of the old one stay, a spec that
+// comes back is the one it was, and two that are set on one base conflict.
+func partitionSpecs(t *testing.T, f Fixture) {
+	tbl := create(t, f, nil)
+	tbl = commit(t, f.Catalog, tbl, files(t, f, tbl, "a"))
+	none := tbl.Spec()
+	buckets := func(n int) *iceberg.PartitionSpec {
+		spec := iceberg.NewPartitionSpecID(none.ID()+1, iceberg.PartitionField{SourceIDs: []int{tbl.Schema().Field(0).ID}, FieldID: 1000,
+			Name: fmt.Sprintf("bucket_%d", n), Transform: iceberg.BucketTransform{NumBuckets: n}})
+		return &spec
+	}
+	next := commit(t, f.Catalog, tbl, catalog.Commit{Spec: buckets(4)})
+	if _, err := f.Other.Commit(t.Context(), tbl, catalog.Commit{Spec: buckets(8)}); !errors.Is(err, catalog.ErrCommitConflict) {
+		t.Errorf("second spec on one base: %v, want a conflict", err)
+	}
+	spec := next.Spec()
+	equal(t, "fields", []any{spec.NumFields(), spec.Field(0).FieldID, spec.Field(0).Name}, []any{1, 1000, "bucket_4"})
+	if _, err := f.Catalog.Commit(t.Context(), tbl, files(t, f, tbl, "b")); !errors.Is(err, catalog.ErrCommitConflict) {
+		t.Errorf("files on a base with another spec: %v, want a conflict", err)
+	}
+	next = commit(t, f.Catalog, next, files(t, f, next, "b"))
+	next = commit(t, f.Catalog, next, catalog.Commit{Spec: &none})
+	equal(t, "default spec", next.Metadata().DefaultPartitionSpec(), none.ID())
+	next = commit(t, f.Catalog, next, files(t, f, next, "c"))
+	next = commit(t, f.Catalog, next, catalog.Commit{Spec: &spec})
+	equal(t, "specs", len(load(t, f.Other, next).Metadata().PartitionSpecs()), 2)
+	equal(t, "files", contents(t, f, next), []string{"a", "b", "c"})
 }
 
 // A snapshot without files can carry offsets; properties can go alone.
