@@ -1,0 +1,165 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/apache/iceberg-go/table"
+
+	"github.com/tabletopic/tabletopic/catalog"
+	catalogsql "github.com/tabletopic/tabletopic/catalog/sql"
+	"github.com/tabletopic/tabletopic/coordinator"
+	"github.com/tabletopic/tabletopic/coordinator/control"
+)
+
+// hang starts a coordinator and a worker of the next epoch whose first data commit hangs in
+// the catalog, as a request does that a proxy holds. They hear of nothing that others say.
+// The worker is stopped; ended has what the coordinator says when it ends.
+func (p *path) hang() (hold *heldCatalog, ended <-chan error, stop func()) {
+	p.t.Helper()
+	p.epoch++
+	hold = &heldCatalog{Catalog: p.catalog.Catalog, at: make(chan struct{}), release: make(chan struct{})}
+	cut := &control.Memory{}
+	c := p.coordinatorOn(cut, p.epoch, hold)
+	sources := map[int32]Source{}
+	for i, l := range p.logs {
+		sources[i] = l
+	}
+	w := New(Topic{p.topic, p.name}, sources, cut, control.NewSchemas(p.call), p.letters, p.locator, NewShared(0, 0, nil), p.worker, testLog(p.t))
+	ctx, cancel := context.WithCancel(context.Background())
+	workerCtx, stopWorker := context.WithCancel(ctx)
+	workerEnded, said := make(chan struct{}), make(chan error, 1)
+	go func() { defer close(workerEnded); _ = w.Run(workerCtx) }()
+	go func() { said <- c.Run(ctx) }()
+	<-hold.at
+	stopWorker()
+	<-workerEnded
+	return hold, said, cancel
+}
+
+// Leadership that goes from one node to another and back while a catalog call of the first
+// hangs leaves one coordinator: the call that hung changes nothing when it comes through, and
+// its coordinator stops (A3).
+func TestLeadershipComesBackWhileACallHangs(t *testing.T) {
+	p := newPath(t, 2)
+	p.start()
+	p.produce(5)
+	p.committed()
+	p.crash()
+	p.produce(5)
+	hold, ended, stop := p.hang()
+	defer stop()
+	for range 2 { // to the other node, and back
+		p.start()
+		p.produce(5)
+		p.committed()
+		p.crash()
+	}
+	before, err := p.load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	close(hold.release)
+	p.wait(func() bool { return len(ended) > 0 }, func() string { return "the first coordinator to stop" })
+	if err := <-ended; !errors.Is(err, coordinator.ErrFenced) {
+		t.Errorf("it ended with %v, want ErrFenced", err)
+	}
+	if after, err := p.load(); err != nil || after.MetadataLocation() != before.MetadataLocation() {
+		t.Errorf("the call that hung changed the table to %v, %v", after.MetadataLocation(), err)
+	}
+	p.exact(40, 0)
+}
+
+// A commit that the catalog still had when its coordinator died, and that lands when the next
+// one has read the table and made the same commit, is there once (A4); so it is if it comes
+// when the next is done (A3).
+func TestHeldCommitLandsAfterTheRestart(t *testing.T) {
+	p := newPath(t, 1)
+	p.start()
+	p.produce(5)
+	p.committed()
+	p.crash()
+	p.produce(5)
+	hold, ended, stop := p.hang()
+	stop() // the client is gone, the request is not
+	landed := false
+	real := p.catalog.Catalog
+	p.catalog.Catalog = &changingCatalog{Catalog: real, before: func(c catalog.Commit) {
+		if !c.Snapshot || landed {
+			return
+		}
+		landed = true
+		before, err := real.Load(context.Background(), p.ident())
+		if err != nil {
+			t.Error(err)
+		}
+		close(hold.release)
+		<-ended
+		if after, err := real.Load(context.Background(), p.ident()); err != nil || after.MetadataLocation() == before.MetadataLocation() {
+			t.Errorf("the held commit did not land: %v", err)
+		}
+	}, after: func(_ catalog.Commit, err error) error { return err }}
+	p.start()
+	p.produce(5)
+	p.committed()
+	p.exact(15, 0)
+	p.crash()
+	if !landed {
+		t.Error("nothing was committed after the restart")
+	}
+}
+
+// Where a topic's table is stands in the table alone: an idle time of any length, the loss of
+// the control log and of all that workers and coordinators knew change nothing (A20, A21).
+func TestPositionIsInTheTableAlone(t *testing.T) {
+	p := newPath(t, 2)
+	for round := range int64(3) {
+		p.start()
+		p.produce(10)
+		p.committed()
+		p.exact(20*(round+1), 0)
+		p.crash()
+		p.control = &control.Memory{}
+	}
+}
+
+// A table whose snapshots but the last were expired by others goes on where it was (F93).
+func TestExpiredToOneSnapshot(t *testing.T) {
+	p := newPath(t, 2)
+	for round := range int64(3) {
+		p.start()
+		for range 3 {
+			p.produce(5)
+			p.committed()
+		}
+		p.crash()
+		p.expireToOne()
+		p.start()
+		p.produce(5)
+		p.committed()
+		p.crash()
+		p.exact(40*(round+1), 0)
+	}
+}
+
+// expireToOne drops all snapshots but the current one, as any engine may.
+func (p *path) expireToOne() {
+	p.t.Helper()
+	tab, err := p.load()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	var old []int64
+	for _, s := range tab.Metadata().Snapshots() {
+		if s.SnapshotID != tab.CurrentSnapshot().SnapshotID {
+			old = append(old, s.SnapshotID)
+		}
+	}
+	if len(old) == 0 {
+		p.t.Fatal("the table has one snapshot already")
+	}
+	if _, err := p.catalog.Catalog.(*catalogsql.Catalog).CommitTable(context.Background(), p.ident(), nil, []table.Update{table.NewRemoveSnapshotsUpdate(old, false)}); err != nil {
+		p.t.Fatal(err)
+	}
+}
