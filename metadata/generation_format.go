@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 )
 
@@ -54,15 +53,15 @@ func parseGeneration(src []byte) (generation, error) {
 	if len(src) < len(generationMagic)+1 || string(src[:len(generationMagic)]) != generationMagic {
 		return generation{}, fmt.Errorf("%w: no magic", errCorruptGeneration)
 	}
+	body, ok := unsealed(src)
+	if !ok {
+		return generation{}, fmt.Errorf("%w: checksum", errCorruptGeneration)
+	}
 	if v := src[len(generationMagic)]; v != generationVersion {
 		return generation{}, fmt.Errorf("generation object of version %d, this program reads version %d", v, generationVersion)
 	}
 	if len(src) != generationSize {
 		return generation{}, fmt.Errorf("%w: %d bytes", errCorruptGeneration, len(src))
-	}
-	body := src[:generationSize-4]
-	if crc32.Checksum(body, castagnoli) != binary.BigEndian.Uint32(src[generationSize-4:]) {
-		return generation{}, fmt.Errorf("%w: checksum", errCorruptGeneration)
 	}
 	rest := body[len(generationMagic)+1:]
 	g := generation{

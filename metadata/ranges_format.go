@@ -57,17 +57,28 @@ func sealed(body []byte) []byte {
 	return binary.BigEndian.AppendUint32(body, crc32.Checksum(body, castagnoli))
 }
 
+// unsealed returns what is before the checksum, if that is right. It comes before a look at
+// the version, in whose every value the checksum is the last thing: a version that was damaged
+// is not taken for a newer one.
+func unsealed(src []byte) (body []byte, ok bool) {
+	if len(src) < 4 {
+		return nil, false
+	}
+	body = src[:len(src)-4]
+	return body, crc32.Checksum(body, castagnoli) == binary.BigEndian.Uint32(src[len(body):])
+}
+
 // parseRanges reads what appendRanges wrote, and nothing else.
 func parseRanges(src []byte) ([]streamstore.StreamRange, error) {
 	if len(src) < rangesHeader+4 || string(src[:len(rangesMagic)]) != rangesMagic {
 		return nil, fmt.Errorf("%w: no magic", errCorruptRanges)
 	}
+	body, ok := unsealed(src)
+	if !ok {
+		return nil, fmt.Errorf("%w: checksum", errCorruptRanges)
+	}
 	if v := src[len(rangesMagic)]; v != rangesVersion {
 		return nil, fmt.Errorf("stream set ranges of version %d, this program reads version %d", v, rangesVersion)
-	}
-	body, sum := src[:len(src)-4], binary.BigEndian.Uint32(src[len(src)-4:])
-	if crc32.Checksum(body, castagnoli) != sum {
-		return nil, fmt.Errorf("%w: checksum", errCorruptRanges)
 	}
 	in := uvarints{src: body[rangesHeader:]}
 	count := in.next()

@@ -2,6 +2,7 @@ package metadata
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"testing"
 
@@ -52,8 +53,8 @@ func TestRangesFormatNoticesDamage(t *testing.T) {
 	for i := range len(good) * 8 {
 		bad := bytes.Clone(good)
 		bad[i/8] ^= 1 << (i % 8)
-		if _, err := parseRanges(bad); err == nil {
-			t.Fatalf("bit %d flipped: no error", i)
+		if _, err := parseRanges(bad); !errors.Is(err, errCorruptRanges) {
+			t.Fatalf("bit %d flipped: %v, want %v", i, err, errCorruptRanges)
 		}
 	}
 	for i := range good {
@@ -61,6 +62,7 @@ func TestRangesFormatNoticesDamage(t *testing.T) {
 			t.Fatalf("cut to %d bytes: no error", i)
 		}
 	}
+	wantNewer(t, good, len(good), func(data []byte) error { _, err := parseRanges(data); return err })
 }
 
 // Whatever is decoded is encoded to the same bytes, and nothing makes the decoder panic.

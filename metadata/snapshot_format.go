@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"time"
 
@@ -25,7 +24,7 @@ import (
 //	value:  0 null | 1 integer z | 2 text s | 3 bytes s
 //
 // Integers are big-endian; v is an unsigned and z a zigzag varint, s is v bytes. The first
-// checksum is over all before it, so that a header can be read alone; the second is over the
+// checksum is over all before it, so that a header can be read alone, and keeps its place in every version; the second is over the
 // whole object before it. schema is the number of the newest migration, change the last
 // number of the change log, taken in ms since 1970. The fingerprint changes whenever the tables
 // do, but for what a restore makes good.
@@ -76,15 +75,15 @@ func parseSnapshotHeader(src []byte) (h SnapshotInfo, tail []byte, err error) {
 	if len(src) < len(snapshotMagic)+1 || string(src[:len(snapshotMagic)]) != snapshotMagic {
 		return h, nil, fmt.Errorf("%w: no magic", errCorruptSnapshot)
 	}
-	if v := src[len(snapshotMagic)]; v != snapshotVersion {
-		return h, nil, fmt.Errorf("metadata snapshot of version %d, this program reads version %d", v, snapshotVersion)
-	}
 	if len(src) < snapshotHeaderSize {
 		return h, nil, fmt.Errorf("%w: header of %d bytes", errCorruptSnapshot, len(src))
 	}
-	head := src[:snapshotHeaderSize]
-	if crc32.Checksum(head[:len(head)-4], castagnoli) != binary.BigEndian.Uint32(head[len(head)-4:]) {
+	head, ok := unsealed(src[:snapshotHeaderSize])
+	if !ok {
 		return h, nil, fmt.Errorf("%w: checksum of the header", errCorruptSnapshot)
+	}
+	if v := src[len(snapshotMagic)]; v != snapshotVersion {
+		return h, nil, fmt.Errorf("metadata snapshot of version %d, this program reads version %d", v, snapshotVersion)
 	}
 	rest := head[len(snapshotMagic)+1:]
 	h.Cluster, rest = string(rest[:clusterIDSize]), rest[clusterIDSize:]
@@ -178,7 +177,7 @@ func parseSnapshot(src []byte, visit snapshotVisitor) (SnapshotInfo, error) {
 	if err != nil {
 		return h, err
 	}
-	if len(tail) < 4 || crc32.Checksum(src[:len(src)-4], castagnoli) != binary.BigEndian.Uint32(src[len(src)-4:]) {
+	if _, ok := unsealed(src); len(tail) < 4 || !ok {
 		return h, fmt.Errorf("%w: checksum", errCorruptSnapshot)
 	}
 	return h, parseTables(tail[:len(tail)-4], visit)

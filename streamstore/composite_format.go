@@ -2,14 +2,14 @@ package streamstore
 
 import (
 	"encoding/binary"
-	"fmt"
 	"hash/crc32"
 	"io"
 )
 
 // Composite object, version 1: a second-level index of one stream. It holds no data, but the
 // index entries of the stream objects that it links, its parts; positions are in the part.
-// Parts are never composites. Integers are big-endian.
+// Parts are never composites. Integers are big-endian. Magic, version and trailer keep their
+// places in every version.
 //
 //	┌──────────┬───────┬─────┬─────────────┬──────────┬─────────┬──────────┐
 //	│ "TCMP" 4 │ ver 1 │ 0 3 │ object id 8 │ stream 8 │ parts 4 │ blocks 4 │ header, 32
@@ -107,12 +107,12 @@ func parseComposite(src []byte) (c composite, err error) {
 	if len(src) < compositeHeaderSize+compositeTrailerSize || [4]byte(src) != compositeMagic {
 		return c, corrupt("composite object of %d bytes, % x, want magic %q", len(src), src[:min(len(src), 4)], compositeMagic[:])
 	}
-	if v := src[4]; v == 0 || v > compositeVersion {
-		return c, fmt.Errorf("composite object has version %d, newer than this program's %d: start the version that wrote it", v, compositeVersion)
-	}
 	body, trailer := src[:len(src)-compositeTrailerSize], src[len(src)-compositeTrailerSize:]
 	if got, want := crc32.Checksum(body, castagnoli), binary.BigEndian.Uint32(trailer); got != want || [4]byte(trailer[4:]) != compositeTrailerMagic {
 		return c, corrupt("composite object checksum %08x, want %08x, and magic %q at the end", got, want, compositeTrailerMagic[:])
+	}
+	if err := checkVersion("composite object", src[4], compositeVersion); err != nil {
+		return c, err
 	}
 	c.id, c.stream = ObjectID(binary.BigEndian.Uint64(src[8:])), StreamID(binary.BigEndian.Uint64(src[16:]))
 	parts, blocks := int64(binary.BigEndian.Uint32(src[24:])), int64(binary.BigEndian.Uint32(src[28:]))

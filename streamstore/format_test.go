@@ -71,13 +71,14 @@ func TestFormatV1(t *testing.T) {
 		name   string
 		encode func() []byte
 		dump   func(io.Writer, []byte) error
+		sum    int // where the checksum lies that covers the version; from the end if negative
 	}{
-		{"wal", formatBulk, DumpWAL},
-		{"wal_fence", formatFence, DumpWAL},
-		{"wal_segment", func() []byte { return slices.Concat(formatBulk(), formatBulk()) }, DumpWAL},
-		{"stream_set_object", formatStreamSet, DumpObject},
-		{"stream_object", formatStream, DumpObject},
-		{"composite_object", formatComposite, DumpComposite},
+		{"wal", formatBulk, DumpWAL, walHeaderSize - 4},
+		{"wal_fence", formatFence, DumpWAL, walHeaderSize - 4},
+		{"wal_segment", func() []byte { return slices.Concat(formatBulk(), formatBulk()) }, DumpWAL, walHeaderSize - 4},
+		{"stream_set_object", formatStreamSet, DumpObject, objectHeaderSize - 4},
+		{"stream_object", formatStream, DumpObject, objectHeaderSize - 4},
+		{"composite_object", formatComposite, DumpComposite, -compositeTrailerSize},
 	} {
 		t.Run(f.name, func(t *testing.T) {
 			bin := filepath.Join("testdata", "format", "v1", f.name+".bin")
@@ -107,12 +108,13 @@ func TestFormatV1(t *testing.T) {
 			if !bytes.Equal(f.encode(), data) {
 				t.Error("the encoder writes other bytes than the fixture has")
 			}
-			// No bit can change unnoticed, and nothing can be missing.
+			// No bit can change unnoticed, or so that it looks like a newer version, and nothing
+			// can be missing.
 			for bit := range len(data) * 8 {
 				flipped := bytes.Clone(data)
 				flipped[bit/8] ^= 1 << (bit % 8)
-				if err := f.dump(io.Discard, flipped); err == nil {
-					t.Fatalf("bit %d of byte %d flipped: no error", bit%8, bit/8)
+				if err := f.dump(io.Discard, flipped); !errors.Is(err, ErrCorrupt) {
+					t.Fatalf("bit %d of byte %d flipped: %v, want %v", bit%8, bit/8, err, ErrCorrupt)
 				}
 			}
 			for n := range len(data) {
@@ -123,9 +125,13 @@ func TestFormatV1(t *testing.T) {
 					t.Fatalf("cut at %d of %d: no error", n, len(data))
 				}
 			}
-			newer := bytes.Clone(data)
+			newer, sum := bytes.Clone(data), f.sum
+			if sum < 0 {
+				sum += len(data)
+			}
 			newer[4] = 2
-			if err := f.dump(io.Discard, newer); err == nil || errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "version 2") {
+			binary.BigEndian.PutUint32(newer[sum:], checksum(newer[:sum]))
+			if err := f.dump(io.Discard, newer); !errors.Is(err, errNewer) || errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "version 2") {
 				t.Fatalf("version 2: %v, want it refused by name", err)
 			}
 		})

@@ -241,7 +241,7 @@ func (c *checker) check(ctx context.Context, o FoundObject) (*ObjectProblem, err
 	if err == nil {
 		return nil, nil
 	}
-	if !errors.Is(err, objectstore.ErrNotFound) && !errors.Is(err, ErrCorrupt) {
+	if !unreadable(err) {
 		return nil, err
 	}
 	now, again := c.s.objects.FindObjects(ctx, []ObjectID{o.ID})
@@ -256,6 +256,11 @@ func (c *checker) check(ctx context.Context, o FoundObject) (*ObjectProblem, err
 		lost, again = c.lostParts(ctx, o.ID)
 	}
 	return &ObjectProblem{ObjectRef: o.ObjectRef, Problem: err.Error(), Lost: lost}, again
+}
+
+// unreadable reports that an error is an object's own, and no passing trouble.
+func unreadable(err error) bool {
+	return errors.Is(err, objectstore.ErrNotFound) || errors.Is(err, ErrCorrupt) || errors.Is(err, errNewer)
 }
 
 // lostParts returns what composites find in a part.
@@ -318,7 +323,7 @@ func (c *checker) composite(ctx context.Context, o FoundObject) error {
 			continue
 		}
 		entries, err := c.index(ctx, ObjectRef{ID: p.id, Kind: KindStream, Size: p.size})
-		if errors.Is(err, objectstore.ErrNotFound) || errors.Is(err, ErrCorrupt) {
+		if unreadable(err) {
 			continue // that is the part's problem
 		}
 		if err != nil {

@@ -2,6 +2,8 @@ package streamstore
 
 import (
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -166,6 +168,62 @@ func TestSurveyAndCheckBesideTraffic(t *testing.T) {
 	}
 	close(stop)
 	wg.Wait()
+}
+
+// newerObject returns a data object as a later version may write it: with another footer.
+func newerObject(data []byte) []byte {
+	newer := slices.Clone(data)
+	newer[4] = objectVersion + 1
+	binary.BigEndian.PutUint32(newer[objectHeaderSize-4:], checksum(newer[:objectHeaderSize-4]))
+	copy(newer[len(newer)-4:], "JBO2")
+	return newer
+}
+
+// After a return to an older program objects of the newer one are refused by their version,
+// by whoever reads them: they are not taken for damaged, and nothing takes their place. The
+// newer program then finds them all.
+func TestNewerObjectIsLeftAlone(t *testing.T) {
+	e := newEnv(t)
+	s := e.open(e.compacting())
+	st := e.create(s, 1, 1)[0]
+	var want []string
+	for i := range 3 {
+		more := numbered(fmt.Sprint(i), 4, 1000)
+		want = append(want, more...)
+		appendAll(t, st, more...)
+		upload(t, s)
+	}
+	object := e.objectsOf(st)[1]
+	key := ObjectKey(object.ID)
+	good, err := e.memory.Get(t.Context(), key, 0, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.memory.Put(t.Context(), key, newerObject(good)); err != nil {
+		t.Fatal(err)
+	}
+	refused := func(what string, err error) {
+		t.Helper()
+		if !errors.Is(err, errNewer) || errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), key) || !strings.Contains(err.Error(), "version 2") ||
+			!strings.Contains(err.Error(), "start the program that wrote it") {
+			t.Errorf("%s: %v, want %s refused by its version", what, err, key)
+		}
+	}
+	_, err = st.Fetch(t.Context(), object.Start, object.End, 1)
+	refused("fetch", err)
+	refused("compaction", s.Compact(t.Context()))
+	if _, problems := check(t, s, true); len(problems) != 1 || problems[0].ID != object.ID || !strings.Contains(problems[0].Problem, "version 2") {
+		t.Errorf("check: %+v, want object %d", problems, object.ID)
+	}
+	s.abandon()
+
+	if err := e.memory.Put(t.Context(), key, good); err != nil { // the newer program reads what it wrote
+		t.Fatal(err)
+	}
+	s = e.open(e.compacting())
+	if got := readAll(t, e.reopen(s, OpenRequest{st.ID(), 2})[0]); !slices.Equal(got, want) {
+		t.Fatalf("%d batches, want %d", len(got), len(want))
+	}
 }
 
 // A check names what is missing, has another size or other bytes, and the offsets that cannot

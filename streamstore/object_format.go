@@ -2,7 +2,6 @@ package streamstore
 
 import (
 	"encoding/binary"
-	"fmt"
 	"hash/crc32"
 	"slices"
 )
@@ -35,6 +34,10 @@ import (
 //	│ index position 8 │ blocks 4 │ object size 8 │ object id 8 │ CRC-32C of the index 4 │ CRC-32C of the footer 4 │ "JBOT" 4 │ footer, 40
 //	└──────────────────┴──────────┴───────────────┴─────────────┴────────────────────────┴─────────────────────────┴──────────┘
 //
+// The header keeps its layout in every version; a later version whose footer is another has
+// another magic there. Readers begin at the footer, and look at the header when they do not
+// understand it.
+//
 // Versions:
 //
 //	1  first
@@ -65,11 +68,11 @@ func parseObjectHeader(src []byte) (kind ObjectKind, id ObjectID, tail []byte, e
 	if len(src) < objectHeaderSize || [4]byte(src) != objectMagic {
 		return 0, 0, nil, corrupt("object header % x, want magic %q", src[:min(len(src), 4)], objectMagic[:])
 	}
-	if v := src[4]; v == 0 || v > objectVersion {
-		return 0, 0, nil, fmt.Errorf("data object has version %d, newer than this program's %d: start the version that wrote it", v, objectVersion)
-	}
 	if got, want := crc32.Checksum(src[:16], castagnoli), binary.BigEndian.Uint32(src[16:]); got != want {
 		return 0, 0, nil, corrupt("object header checksum %08x, want %08x", got, want)
+	}
+	if err := checkVersion("data object", src[4], objectVersion); err != nil {
+		return 0, 0, nil, err
 	}
 	kind = ObjectKind(src[5])
 	if kind != KindStreamSet && kind != KindStream {

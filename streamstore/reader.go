@@ -729,6 +729,9 @@ func readIndexTail(ctx context.Context, bucket objectstore.Bucket, object Object
 		return nil, 0, fmt.Errorf("read index of %s: %w", key, err)
 	}
 	f, err := parseFooter(tail)
+	if err != nil {
+		err = readVersion(ctx, bucket, key, err)
+	}
 	if err == nil && (f.id != object.ID || f.size != object.Size) {
 		err = corrupt("object %d of %d bytes, metadata says %d of %d", f.id, f.size, object.ID, object.Size)
 	}
@@ -740,6 +743,19 @@ func readIndexTail(ctx context.Context, bucket objectstore.Bucket, object Object
 		return nil, 0, fmt.Errorf("index of %s: %w", key, err)
 	}
 	return entries, need, nil
+}
+
+// readVersion tells what is wrong with a data object whose footer makes no sense: a newer
+// version may have another.
+func readVersion(ctx context.Context, bucket objectstore.Bucket, key string, bad error) error {
+	head, err := bucket.Get(ctx, key, 0, objectHeaderSize)
+	if err != nil {
+		return err
+	}
+	if _, _, _, err := parseObjectHeader(head); errors.Is(err, errNewer) {
+		return err
+	}
+	return bad
 }
 
 func checkBlock(data []byte, e indexEntry) ([]RecordBatch, error) {

@@ -65,7 +65,7 @@ func retry[T any](ctx context.Context, p patience, what string, f func() (T, err
 
 // permanent reports whether err is an answer that will stay the same.
 func permanent(err error) bool {
-	for _, e := range []error{objectstore.ErrNotFound, ErrNodeFenced, ErrStreamFenced, ErrStreamNotExist, ErrConflict, ErrCorrupt} {
+	for _, e := range []error{objectstore.ErrNotFound, ErrNodeFenced, ErrStreamFenced, ErrStreamNotExist, ErrConflict, ErrCorrupt, errNewer} {
 		if errors.Is(err, e) {
 			return true
 		}

@@ -20,7 +20,9 @@ import (
 //
 // Kind 1 holds data. Kind 2 is a fence: no records, written by whoever takes the WAL over.
 // The nonce is drawn once by each writer; it tells one's own bulk from anybody else's. The
-// header's checksum covers the 60 bytes before it, the trailer's everything before it.
+// header's checksum covers the 60 bytes before it, the trailer's everything before it. Magic,
+// version and the header's checksum keep their places in every version, so that a newer
+// version is told from a damaged one.
 //
 //	┌────────┬─────┬─────────┬──────────┬─────────┬───────────────┬─────────────────┬────────────────┬─────────┐
 //	│ kind 1 │ 0 3 │ count 4 │ stream 8 │ epoch 8 │ base offset 8 │ max timestamp 8 │ payload size 4 │ payload │ record
@@ -59,6 +61,14 @@ var ErrCorrupt = errors.New("corrupt")
 
 // errNewer says that stored bytes are of a later version of this program. It is no corruption.
 var errNewer = errors.New("written by a newer version of this program")
+
+// checkVersion refuses a version that this program does not know. The checksum was right.
+func checkVersion(what string, v, newest byte) error {
+	if v == 0 || v > newest {
+		return fmt.Errorf("%w: %s of version %d, this program knows up to %d: start the program that wrote it", errNewer, what, v, newest)
+	}
+	return nil
+}
 
 func corrupt(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrCorrupt, fmt.Sprintf(format, args...))
@@ -100,11 +110,11 @@ func parseBulkHeader(src []byte) (h bulkHeader, tail []byte, err error) {
 	if [4]byte(src) != walMagic {
 		return h, nil, corrupt("magic %q, want %q: not a WAL of this program, or damaged; nothing was changed, put back what was there", src[:4], walMagic[:])
 	}
-	if v := src[4]; v == 0 || v > walVersion {
-		return h, nil, fmt.Errorf("%w: version %d, this program knows up to %d: start the program that wrote it", errNewer, v, walVersion)
-	}
 	if got, want := crc32.Checksum(src[:60], castagnoli), binary.BigEndian.Uint32(src[60:]); got != want {
 		return h, nil, corrupt("WAL bulk header checksum %08x, want %08x", got, want)
+	}
+	if err := checkVersion("WAL bulk", src[4], walVersion); err != nil {
+		return h, nil, err
 	}
 	h = bulkHeader{
 		kind:  src[5],
