@@ -177,6 +177,7 @@ func TestDurableBeforeAcknowledged(t *testing.T) {
 		startBackup(t, s, bucket, BackupConfig{Interval: time.Hour})
 		var node streamstore.Node
 		var topic Topic
+		var stream streamstore.StreamID
 		ctx := t.Context()
 		for _, step := range []struct {
 			name string
@@ -190,11 +191,12 @@ func TestDurableBeforeAcknowledged(t *testing.T) {
 				return
 			}},
 			{"take partitions", func() (err error) { _, err = s.TakePartitions(ctx, node); return }},
-			{"create streams", func() (err error) { _, err = s.CreateStreams(ctx, node, 1); return }},
+			{"create streams", func() (err error) { stream, err = s.CreateStreams(ctx, node, 1); return }},
 			{"open streams", func() (err error) {
 				_, err = s.OpenStreams(ctx, node, []streamstore.OpenRequest{{ID: topic.Partitions[0].Log, Epoch: 1}})
 				return
 			}},
+			{"delete streams", func() error { return s.DeleteStreams(ctx, node, []streamstore.StreamID{stream}) }},
 			{"register schema", func() (err error) {
 				_, err = s.RegisterSchema(ctx, Subject{Name: "s"}, Schema{Type: "AVRO", Text: `"int"`})
 				return
@@ -217,6 +219,61 @@ func TestDurableBeforeAcknowledged(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A trim waits for no snapshot. A database from before it has the older start, and all that is
+// behind that; one from after it the newer.
+func TestTrimIsRestoredAsItWas(t *testing.T) {
+	ctx := t.Context()
+	bucket := objectstore.NewMemory()
+	s := openStore(t, newSQLite(t), nil)
+	startBackup(t, s, bucket, BackupConfig{Interval: time.Hour})
+	node := register(t, s)
+	id := create(t, s, node, NewTopic{Name: "t", Partitions: 1}).Partitions[0].Log
+	for i := range int64(2) {
+		object, err := s.PrepareObjects(ctx, node, 1, time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u := streamstore.Upload{WALEpoch: node.Epoch, Streams: []streamstore.StreamObject{{ID: object, Size: 1, Range: streamstore.StreamRange{Stream: id, Start: 10 * i, End: 10*i + 10}}}}
+		if err := s.CommitUpload(ctx, node, u); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Durable(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.TrimStream(ctx, node, id, 0, 10); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []int64{0, 10} {
+		_, data, err := lastSnapshot(ctx, bucket, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := newSQLite(t)
+		to, err := connect(d, nil, time.Now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer to.Close()
+		if _, err := to.load(ctx, data, generation{2, s.ClusterID(), newNonce()}, nil); err != nil {
+			t.Fatal(err)
+		}
+		to = openStore(t, d, nil)
+		states, err := to.Streams(ctx, node.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := states[slices.IndexFunc(states, func(st streamstore.StreamState) bool { return st.ID == id })].Start
+		found, err := to.StreamObjects(ctx, id, start, 20, 10)
+		if err != nil || start != want || len(found) != 2-int(want/10) {
+			t.Errorf("restored with start %d and objects %v, %v, want start %d", start, found, err, want)
+		}
+		if err := s.Durable(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // What a commit took out of use is let go only when a snapshot has the commit.

@@ -1,6 +1,7 @@
 package metadata
 
 import (
+	"database/sql"
 	"fmt"
 	"slices"
 	"strconv"
@@ -51,37 +52,26 @@ func (r *streams) batch(statement string, width int, values []any) error {
 	return nil
 }
 
+func anyOf[T any](list []T) []any {
+	values := make([]any, len(list))
+	for i, v := range list {
+		values[i] = v
+	}
+	return values
+}
+
 // readAll returns the rows of those streams that exist.
 func (r *streams) readAll(ids []streamstore.StreamID) (map[streamstore.StreamID]streamRow, error) {
 	all := make(map[streamstore.StreamID]streamRow, len(ids))
 	for part := range slices.Chunk(ids, batchRows) {
-		args := make([]any, len(part))
-		for i, id := range part {
-			args[i] = id
-		}
-		if err := r.readPart(args, all); err != nil {
+		err := r.each(func(rows *sql.Rows) error {
+			row, err := scanStream(rows.Scan)
+			all[row.ID] = row
+			return err
+		}, `WITH asked (id) AS (VALUES `+tuples(len(part), 1)+`) `+selectStream+`WHERE id IN (SELECT id FROM asked)`, anyOf(part)...)
+		if err != nil {
 			return nil, err
 		}
 	}
 	return all, nil
-}
-
-func (r *streams) readPart(ids []any, into map[streamstore.StreamID]streamRow) error {
-	s, err := r.stmt(`WITH asked (id) AS (VALUES ` + tuples(len(ids), 1) + `) ` + selectStream + `WHERE id IN (SELECT id FROM asked)`)
-	if err != nil {
-		return err
-	}
-	rows, err := s.QueryContext(r.t.ctx, ids...)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		row, err := scanStream(rows.Scan)
-		if err != nil {
-			return err
-		}
-		into[row.ID] = row
-	}
-	return rows.Err()
 }

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -122,77 +123,61 @@ func (r *streams) replaceRanges(sources map[streamstore.ObjectID]*compactionSour
 			now[rng.Stream] = append(now[rng.Stream], streamstore.ObjectRange{ObjectRef: o.ObjectRef, Start: rng.Start, End: rng.End})
 		}
 	}
-	ids := make([]streamstore.StreamID, 0, len(now))
-	for id := range now {
-		ids = append(ids, id)
+	rows, err := r.readAll(slices.Sorted(maps.Keys(now)))
+	if err != nil {
+		return nil, err
 	}
-	slices.Sort(ids) // every transaction locks streams in the same order
-	take := takeRangesOf(sources)
+	ids := slices.Sorted(maps.Keys(rows)) // of streams that exist
+	before, err := r.takeRanges(sources, ids)
+	if err != nil {
+		return nil, err
+	}
 	indexed := make(map[streamstore.ObjectID]int64)
+	var index []any
 	for _, id := range ids {
-		row, err := r.read(id)
-		if errors.Is(err, streamstore.ErrStreamNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
+		start := rows[id].Start
 		slices.SortFunc(now[id], func(a, b streamstore.ObjectRange) int { return cmp.Compare(a.Start, b.Start) })
-		before, err := r.takeRanges(take, id, now[id][0].Start, now[id][len(now[id])-1].End)
-		if err != nil {
-			return nil, err
+		if !streamstore.SameRanges(before[id], now[id], start) && !invariant.Off("metadata-compaction-covers") {
+			return nil, fmt.Errorf("stream %d from %d on: the sources hold %v, the results %v: %w", id, start, before[id], now[id], streamstore.ErrConflict)
 		}
-		if !streamstore.SameRanges(before, now[id], row.Start) && !invariant.Off("metadata-compaction-covers") {
-			return nil, fmt.Errorf("stream %d from %d on: the sources hold %v, the results %v: %w", id, row.Start, before, now[id], streamstore.ErrConflict)
-		}
-		for _, b := range before {
+		for _, b := range before[id] {
 			sources[b.ID].replaced++
 		}
 		for _, n := range now[id] {
-			if n.End <= row.Start {
-				continue
+			if n.End > start {
+				index = append(index, id, n.Start, n.End, n.ID)
+				indexed[n.ID]++
 			}
-			if _, err := r.exec(`INSERT INTO object_range (stream, start_offset, end_offset, object) VALUES ($1, $2, $3, $4)`, id, n.Start, n.End, n.ID); err != nil {
-				return nil, err
-			}
-			indexed[n.ID]++
 		}
 	}
-	return indexed, nil
+	return indexed, r.batch(insertRanges, 4, index)
 }
 
-// takeRanges removes the ranges of a stream between start and end that sources hold from the
-// index, and returns them by offset.
-func (r *streams) takeRanges(query string, id streamstore.StreamID, start, end int64) ([]streamstore.ObjectRange, error) {
-	s, err := r.stmt(query)
-	if err != nil {
-		return nil, err
+// takeRanges removes what sources hold of streams from the index, and returns it, by offset.
+func (r *streams) takeRanges(sources map[streamstore.ObjectID]*compactionSource, ids []streamstore.StreamID) (map[streamstore.StreamID][]streamstore.ObjectRange, error) {
+	held := []string{"0"} // no object's id: all sources may be gone
+	for _, id := range slices.Sorted(maps.Keys(sources)) {
+		held = append(held, strconv.FormatInt(int64(id), 10))
 	}
-	rows, err := s.QueryContext(r.t.ctx, id, start, end)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var found []streamstore.ObjectRange
-	for rows.Next() {
-		var o streamstore.ObjectRange
-		if err := rows.Scan(&o.Start, &o.End, &o.ID); err != nil {
+	query := `WITH asked (stream) AS (VALUES %s) DELETE FROM object_range WHERE stream IN (SELECT stream FROM asked)
+		AND object IN (` + strings.Join(held, ",") + `) RETURNING stream, start_offset, end_offset, object`
+	found := make(map[streamstore.StreamID][]streamstore.ObjectRange)
+	for part := range slices.Chunk(ids, batchRows) {
+		err := r.each(func(rows *sql.Rows) error {
+			var id streamstore.StreamID
+			var o streamstore.ObjectRange
+			err := rows.Scan(&id, &o.Start, &o.End, &o.ID)
+			found[id] = append(found[id], o)
+			return err
+		}, fmt.Sprintf(query, tuples(len(part), 1)), anyOf(part)...)
+		if err != nil {
 			return nil, err
 		}
-		found = append(found, o)
 	}
-	slices.SortFunc(found, func(a, b streamstore.ObjectRange) int { return cmp.Compare(a.Start, b.Start) })
-	return found, rows.Err()
-}
-
-// takeRangesOf is the statement of takeRanges for these sources.
-func takeRangesOf(sources map[streamstore.ObjectID]*compactionSource) string {
-	ids := []string{"0"} // no object's id: all sources may be gone
-	for id := range sources {
-		ids = append(ids, strconv.FormatInt(int64(id), 10))
+	for _, ranges := range found {
+		slices.SortFunc(ranges, func(a, b streamstore.ObjectRange) int { return cmp.Compare(a.Start, b.Start) })
 	}
-	return `DELETE FROM object_range WHERE stream = $1 AND end_offset > $2 AND start_offset < $3
-		AND object IN (` + strings.Join(ids, ",") + `) RETURNING start_offset, end_offset, object`
+	return found, nil
 }
 
 // putResults records the results as committed, or as destroyed when no range of theirs is left.
@@ -202,15 +187,13 @@ func (r *streams) putResults(sources map[streamstore.ObjectID]*compactionSource,
 	for _, s := range sources {
 		oldest = min(oldest, s.committed)
 	}
+	var put []any
 	for _, o := range results {
 		state := objectCommitted
 		if indexed[o.ID] == 0 {
 			state = objectDestroyed
 		}
-		if err := r.change(`UPDATE object SET kind = $1, size = $2, state = $3, since = $4, committed = $5, refs = $6 WHERE id = $7`,
-			o.Kind, o.Size, state, now, oldest, indexed[o.ID], o.ID); err != nil {
-			return err
-		}
+		put = append(put, o.ID, o.Kind, o.Size, state, indexed[o.ID])
 		if o.Kind != streamstore.KindStreamSet {
 			continue
 		}
@@ -218,7 +201,9 @@ func (r *streams) putResults(sources map[streamstore.ObjectID]*compactionSource,
 			return err
 		}
 	}
-	return nil
+	return r.batch(fmt.Sprintf(`WITH put (id, kind, size, state, refs) AS (VALUES %%s)
+		UPDATE object SET kind = put.kind, size = put.size, state = put.state, since = %d, committed = %d, refs = put.refs
+		FROM put WHERE object.id = put.id`, now, oldest), 5, put)
 }
 
 // putLinks names the parts of the composites among the results. A part must be a stream
@@ -241,40 +226,33 @@ func (r *streams) putLinks(sources map[streamstore.ObjectID]*compactionSource, r
 				linked[id] = true
 			}
 		}
+		var parts, links []any
 		for _, part := range o.Parts {
 			if !linked[part] && !invariant.Off("metadata-link-sources") {
 				return fmt.Errorf("object %d links object %d, which is no source: %w", o.ID, part, streamstore.ErrConflict)
 			}
-			if err := r.change(`UPDATE object SET refs = refs + 1 WHERE id = $1 AND state = $2 AND kind = $3`, part, objectCommitted, streamstore.KindStream); err != nil {
-				return fmt.Errorf("object %d links object %d: %w", o.ID, part, err)
-			}
-			if _, err := r.exec(`INSERT INTO object_link (object, part) VALUES ($1, $2)`, o.ID, part); err != nil {
-				return err
-			}
+			parts = append(parts, part)
+			links = append(links, o.ID, part)
+		}
+		if err := r.batch(fmt.Sprintf(`WITH linked (id) AS (VALUES %%s)
+			UPDATE object SET refs = refs + 1 FROM linked WHERE object.id = linked.id AND state = %d AND kind = %d`, objectCommitted, streamstore.KindStream), 1, parts); err != nil {
+			return fmt.Errorf("object %d links what is no stream object: %w", o.ID, err)
+		}
+		if err := r.batch(`INSERT INTO object_link (object, part) VALUES %s`, 2, links); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func (r *streams) parts(composite streamstore.ObjectID) ([]streamstore.ObjectID, error) {
-	s, err := r.stmt(`SELECT part FROM object_link WHERE object = $1 ORDER BY part`)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := s.QueryContext(r.t.ctx, composite)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var parts []streamstore.ObjectID
-	for rows.Next() {
+func (r *streams) parts(composite streamstore.ObjectID) (parts []streamstore.ObjectID, err error) {
+	err = r.each(func(rows *sql.Rows) error {
 		var part streamstore.ObjectID
-		if err := rows.Scan(&part); err != nil {
-			return nil, err
-		}
+		err := rows.Scan(&part)
 		parts = append(parts, part)
-	}
-	return parts, rows.Err()
+		return err
+	}, `SELECT part FROM object_link WHERE object = $1 ORDER BY part`, composite)
+	return parts, err
 }
 
 // dropSource takes the replaced ranges' names from a source, which must leave it no range.
@@ -294,27 +272,21 @@ func (r *streams) dropSource(id streamstore.ObjectID, o *compactionSource) error
 // destroyUnnamed destroys a committed object that nothing names. A composite lets go of its
 // parts, which are destroyed with it unless another names them.
 func (r *streams) destroyUnnamed(id streamstore.ObjectID) error {
-	n, err := r.exec(`UPDATE object SET state = $1, since = $2 WHERE id = $3 AND state = $4 AND refs = 0`,
-		objectDestroyed, r.t.s.now().UnixMilli(), id, objectCommitted)
+	now := r.t.s.now().UnixMilli()
+	n, err := r.exec(`UPDATE object SET state = $1, since = $2 WHERE id = $3 AND state = $4 AND refs = 0`, objectDestroyed, now, id, objectCommitted)
 	if err != nil || n == 0 {
 		return err
 	}
-	parts, err := r.parts(id)
-	if err != nil || len(parts) == 0 {
+	n, err = r.exec(`UPDATE object SET refs = refs - 1 WHERE id IN (SELECT part FROM object_link WHERE object = $1)`, id)
+	if err != nil || n == 0 {
 		return err
 	}
-	if _, err := r.exec(`DELETE FROM object_link WHERE object = $1`, id); err != nil {
+	if _, err := r.exec(`UPDATE object SET state = $1, since = $2 WHERE state = $3 AND refs = 0 AND id IN (SELECT part FROM object_link WHERE object = $4)`,
+		objectDestroyed, now, objectCommitted, id); err != nil {
 		return err
 	}
-	for _, part := range parts {
-		if err := r.change(`UPDATE object SET refs = refs - 1 WHERE id = $1`, part); err != nil {
-			return err
-		}
-		if err := r.destroyUnnamed(part); err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err = r.exec(`DELETE FROM object_link WHERE object = $1`, id)
+	return err
 }
 
 // StreamSetObjects returns up to limit stream set objects with an id above after that node

@@ -122,30 +122,23 @@ func uploadedObjects(u streamstore.Upload) ([]uploadedObject, error) {
 // is given to one upload only, so a committed one proves that this upload happened. An
 // expired preparation counts as gone, for the object may be deleted by now.
 func (r *streams) isRepeat(node streamstore.Node, uploaded []uploadedObject) (bool, error) {
+	known, err := r.readObjects(uploaded)
+	if err != nil {
+		return false, err
+	}
 	repeats := 0
 	for _, o := range uploaded {
-		var owner streamstore.NodeID
-		var state int
-		var committed, size int64
-		s, err := r.stmt(`SELECT node, state, committed, size FROM object WHERE id = $1`)
-		if err != nil {
-			return false, err
-		}
-		err = s.QueryRowContext(r.t.ctx, o.ID).Scan(&owner, &state, &committed, &size)
-		if errors.Is(err, sql.ErrNoRows) {
-			return false, fmt.Errorf("object %d was never prepared, or is forgotten: %w", o.ID, streamstore.ErrConflict)
-		}
-		if err != nil {
-			return false, err
-		}
+		k, ok := known[o.ID]
 		switch {
-		case owner != node.ID:
-			return false, fmt.Errorf("object %d was prepared by node %d: %w", o.ID, owner, streamstore.ErrConflict)
-		case committed != 0 && size != o.Size:
-			return false, fmt.Errorf("object %d was committed with size %d, now %d: %w", o.ID, size, o.Size, streamstore.ErrConflict)
-		case committed != 0:
+		case !ok:
+			return false, fmt.Errorf("object %d was never prepared, or is forgotten: %w", o.ID, streamstore.ErrConflict)
+		case k.owner != node.ID:
+			return false, fmt.Errorf("object %d was prepared by node %d: %w", o.ID, k.owner, streamstore.ErrConflict)
+		case k.committed != 0 && k.size != o.Size:
+			return false, fmt.Errorf("object %d was committed with size %d, now %d: %w", o.ID, k.size, o.Size, streamstore.ErrConflict)
+		case k.committed != 0:
 			repeats++
-		case state != objectPrepared && !invariant.Off("metadata-prepared"):
+		case k.state != objectPrepared && !invariant.Off("metadata-prepared"):
 			return false, fmt.Errorf("the preparation of object %d expired: %w", o.ID, streamstore.ErrConflict)
 		}
 	}
@@ -153,6 +146,35 @@ func (r *streams) isRepeat(node streamstore.Node, uploaded []uploadedObject) (bo
 		return false, fmt.Errorf("%d of %d objects are committed already: %w", repeats, len(uploaded), streamstore.ErrConflict)
 	}
 	return repeats > 0, nil
+}
+
+// An objectRow is what a commit must know of an object.
+type objectRow struct {
+	owner           streamstore.NodeID
+	state           int
+	committed, size int64
+}
+
+// readObjects returns the rows of those objects that are known.
+func (r *streams) readObjects(objects []uploadedObject) (map[streamstore.ObjectID]objectRow, error) {
+	ids := make([]any, len(objects))
+	for i, o := range objects {
+		ids[i] = o.ID
+	}
+	known := make(map[streamstore.ObjectID]objectRow, len(ids))
+	for part := range slices.Chunk(ids, batchRows) {
+		err := r.each(func(rows *sql.Rows) error {
+			var id streamstore.ObjectID
+			var o objectRow
+			err := rows.Scan(&id, &o.owner, &o.state, &o.committed, &o.size)
+			known[id] = o
+			return err
+		}, `WITH asked (id) AS (VALUES `+tuples(len(part), 1)+`) SELECT id, node, state, committed, size FROM object WHERE id IN (SELECT id FROM asked)`, part...)
+		if err != nil {
+			return nil, err
+		}
+	}
+	return known, nil
 }
 
 // commitObjects moves the streams' ends over the objects' ranges and indexes them.
@@ -198,8 +220,10 @@ func (r *streams) commitObjects(node streamstore.Node, uploaded []uploadedObject
 		UPDATE stream SET end_offset = moved.end_offset FROM moved WHERE stream.id = moved.id`, 2, ends); err != nil {
 		return err
 	}
-	return r.batch(`INSERT INTO object_range (stream, start_offset, end_offset, object) VALUES %s`, 4, index)
+	return r.batch(insertRanges, 4, index)
 }
+
+const insertRanges = `INSERT INTO object_range (stream, start_offset, end_offset, object) VALUES %s`
 
 // commitObject records an object as committed, or as destroyed when no range of it is indexed.
 func (r *streams) commitObject(o uploadedObject, refs int) error {

@@ -69,6 +69,25 @@ func (r *streams) exec(query string, args ...any) (int64, error) {
 	return res.RowsAffected()
 }
 
+// each calls fn with the rows of a query.
+func (r *streams) each(fn func(*sql.Rows) error, query string, args ...any) error {
+	s, err := r.stmt(query)
+	if err != nil {
+		return err
+	}
+	rows, err := s.QueryContext(r.t.ctx, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := fn(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
 // read returns the row of a stream, or ErrStreamNotExist.
 func (r *streams) read(id streamstore.StreamID) (streamRow, error) {
 	s, err := r.stmt(selectStream + `WHERE id = $1`)
@@ -236,7 +255,9 @@ func (s *Store) openStreams(ctx context.Context, id streamstore.NodeID) ([]strea
 
 // TrimStream moves the start offset forward; a start that is not ahead changes nothing. It
 // may pass the committed end: what the WAL still holds below the start is then not indexed
-// when it is uploaded.
+// when it is uploaded. A database that is restored from a snapshot before the trim has the
+// older start: nothing was deleted until a snapshot had the newer one ([Store.Settled]). To wait
+// for a snapshot would cost one, a request, for each partition that retention looks at.
 func (s *Store) TrimStream(ctx context.Context, node streamstore.Node, id streamstore.StreamID, epoch, start int64) error {
 	return s.updateAs(ctx, node, fmt.Sprintf("trim stream %d to %d", id, start), func(t *tx) error {
 		r := t.streams()
@@ -315,12 +336,17 @@ func (s *Store) CloseStreams(ctx context.Context, node streamstore.Node, close [
 }
 
 // DeleteStreams removes closed or own streams; their objects become deletable. One that is
-// gone stays so.
+// gone stays so. The loss of the database does not bring one back, which nobody would name.
 func (s *Store) DeleteStreams(ctx context.Context, node streamstore.Node, ids []streamstore.StreamID) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	return s.updateAs(ctx, node, "delete streams", func(t *tx) error {
+	return s.updateDurablyAs(ctx, node, "delete streams", func(t *tx) error {
+		r := t.streams()
+		defer r.close()
+		if there, err := r.readAll(ids); err != nil || len(there) == 0 {
+			return err
+		}
 		for _, id := range ids {
 			if err := t.deleteStream(node, id); err != nil {
 				return err

@@ -208,7 +208,7 @@ func (s *Store) Compact(ctx context.Context) error {
 func (c *compactor) limits() setLimits {
 	m := c.s.cfg.CompactionBytes
 	window := m * 3 / 8 // as much again are copies on their way to the bucket, and the rest the set that grows
-	return setLimits{window: window, set: m / 4, split: min(c.s.cfg.SplitBytes, window/2), forceAt: c.s.cfg.ForceSplit}
+	return setLimits{window: window, set: m / 4, streams: c.s.cfg.UploadStreams, split: min(c.s.cfg.SplitBytes, window/2), forceAt: c.s.cfg.ForceSplit}
 }
 
 // compactSets compacts the node's stream set objects once. It reports whether there may be

@@ -20,7 +20,8 @@ const (
 // setLimits are the settings of the compaction of stream set objects.
 type setLimits struct {
 	window  int64         // bytes read together
-	set     int64         // bytes of a resulting stream set object
+	set     int64         // bytes of a resulting stream set object …
+	streams int           // … and streams in it; also ranges that a group of many small sets has
 	split   int64         // bytes of a run that becomes a stream object
 	forceAt time.Duration // age at which every run does
 }
@@ -52,9 +53,14 @@ func groupSets(sets []LiveStreamSet, now time.Time, l setLimits) []setGroup {
 	}
 	var groups []setGroup
 	for rest := sets[:old]; len(rest) > 0; {
-		n, size := 0, int64(0)
-		for n < len(rest) && (n == 0 || n < setFanIn || size+rest[n].Size <= l.window) {
-			size += rest[n].Size
+		n, size, ranges := 0, int64(0), 0
+		for n < len(rest) {
+			s := rest[n]
+			if n > 0 && (ranges+len(s.Ranges) > l.streams || n >= setFanIn && size+s.Size > l.window) {
+				break // every range becomes an object
+			}
+			size += s.Size
+			ranges += len(s.Ranges)
 			n++
 		}
 		groups = append(groups, setGroup{rest[:n:n], true})
@@ -62,14 +68,15 @@ func groupSets(sets []LiveStreamSet, now time.Time, l setLimits) []setGroup {
 	}
 	rest := sharing(sets[old:])
 	for len(rest) > 0 { // from the newest back
-		n, size, each := 0, int64(0), int64(0)
+		n, size, each, ranges := 0, int64(0), int64(0), 0
 		for n < len(rest) {
 			s := rest[len(rest)-1-n]
 			perStream := s.Size / int64(len(s.Ranges))
-			if n > 0 && (perStream > 2*each || n >= setFanIn && size+s.Size > l.window) {
+			if n > 0 && (perStream > 2*each || n >= setFanIn && (size+s.Size > l.window || ranges+len(s.Ranges) > l.streams)) {
 				break
 			}
 			size += s.Size
+			ranges += len(s.Ranges)
 			each += perStream
 			n++
 		}
@@ -174,17 +181,18 @@ func layOut(pieces []piece, force bool, l setLimits) layout {
 		}
 	}
 	var out layout
-	stepBytes, setBytes := int64(0), int64(0)
+	stepBytes, setBytes, setStreams := int64(0), int64(0), 0
 	for i, r := range runs {
 		last := i+1 == len(runs) || runs[i+1].stream() != r.stream()
 		if force || !last || r.bytes >= l.split {
 			out.own++
 		} else {
-			if out.sets == 0 || setBytes+r.bytes > l.set {
+			if out.sets == 0 || setBytes+r.bytes > l.set || setStreams == l.streams {
 				out.sets++
-				setBytes = 0
+				setBytes, setStreams = 0, 0
 			}
 			setBytes += r.bytes
+			setStreams++
 			r.set = out.sets
 		}
 		if len(out.steps) == 0 || stepBytes+r.bytes > l.window {

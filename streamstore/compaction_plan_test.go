@@ -2,6 +2,7 @@ package streamstore
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -57,7 +58,11 @@ func (p planScript) arg(name string) (n int64) {
 }
 
 func (p planScript) limits() setLimits {
-	return setLimits{window: p.arg("window"), set: p.arg("set"), split: p.arg("split"), forceAt: time.Duration(p.arg("force-minutes")) * time.Minute}
+	streams := math.MaxInt
+	if p.d.HasArg("streams") {
+		streams = int(p.arg("streams"))
+	}
+	return setLimits{window: p.arg("window"), set: p.arg("set"), streams: streams, split: p.arg("split"), forceAt: time.Duration(p.arg("force-minutes")) * time.Minute}
 }
 
 // span reads start-end.
@@ -159,7 +164,7 @@ func (p planScript) link() string {
 func TestLayoutCoversItsSources(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 0))
-		l := setLimits{window: 50 + r.Int64N(200), set: 20 + r.Int64N(100), split: 10 + r.Int64N(20)}
+		l := setLimits{window: 50 + r.Int64N(200), set: 20 + r.Int64N(100), streams: 1 + r.IntN(4), split: 10 + r.Int64N(20)}
 		force := r.IntN(4) == 0
 		var pieces []piece
 		want := make(map[string]bool)
@@ -182,7 +187,7 @@ func TestLayoutCoversItsSources(t *testing.T) {
 		r.Shuffle(len(pieces), func(i, j int) { pieces[i], pieces[j] = pieces[j], pieces[i] })
 		plan := layOut(pieces, force, l)
 		inSet := make(map[[2]int64]bool)
-		setBytes := make(map[int]int64)
+		setBytes, setStreams := make(map[int]int64), make(map[int]int)
 		own, blocks, last := 0, 0, StreamID(-1)
 		for _, step := range plan.steps {
 			stepBytes := int64(0)
@@ -217,6 +222,7 @@ func TestLayoutCoversItsSources(t *testing.T) {
 				}
 				inSet[key] = true
 				setBytes[run.set] += run.bytes
+				setStreams[run.set]++
 			}
 			if stepBytes > l.window {
 				t.Fatalf("seed %d: a step of %d bytes, window %d", seed, stepBytes, l.window)
@@ -226,8 +232,8 @@ func TestLayoutCoversItsSources(t *testing.T) {
 			t.Fatalf("seed %d: %d blocks left out, %d own runs and %d sets, the plan says %d and %d", seed, len(want), own, len(setBytes), plan.own, plan.sets)
 		}
 		for n, size := range setBytes {
-			if size > max(l.set, l.split) {
-				t.Fatalf("seed %d: set %d of %d bytes, limit %d", seed, n, size, l.set)
+			if size > max(l.set, l.split) || setStreams[n] > l.streams {
+				t.Fatalf("seed %d: set %d of %d bytes and %d streams, limits %d and %d", seed, n, size, setStreams[n], l.set, l.streams)
 			}
 		}
 	}
@@ -240,7 +246,7 @@ func TestCompactionWritesLittle(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		streams := 1 + r.IntN(300)
 		perStream := 1 + r.Int64N(40) // bytes of each in one upload, about
-		l := setLimits{window: 75_000, set: 50_000, split: 8_000, forceAt: 1000 * time.Hour}
+		l := setLimits{window: 75_000, set: 50_000, streams: 20_000, split: 8_000, forceAt: 1000 * time.Hour}
 		var sets []LiveStreamSet
 		bytes := make(map[ObjectID]map[StreamID]int64)
 		next, uploaded, rewritten, most := ObjectID(0), int64(0), int64(0), 0

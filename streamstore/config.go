@@ -47,7 +47,8 @@ type Config struct {
 	// UploadBytes archives the log cache's active block for upload. 64 MiB if zero.
 	UploadBytes int64
 	// UploadStreams archives it before it holds data of more streams than this, which bounds
-	// the streams of a stream set object and the transaction that commits it. 20,000 if zero.
+	// the streams of a stream set object, compacted ones too, and the transactions that commit
+	// them: a compaction joins at most six objects of so many. 20,000 if zero.
 	UploadStreams int
 	// UploadInterval archives it when its oldest batch is this old. 60 s if zero.
 	UploadInterval time.Duration

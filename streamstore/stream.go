@@ -247,7 +247,9 @@ func (st *Stream) FindTimestamp(ctx context.Context, ts int64) (offset int64, fo
 // Trim makes start the first offset of the stream. A start that is not ahead changes nothing.
 // Reads below start are refused at once; those under way are waited for before metadata
 // learns of it, and so before any data can go. (The data of a read that outlives even that, in
-// another handle of the stream, stays for DeleteGrace.)
+// another handle of the stream, stays for DeleteGrace.) A trim survives the death of every
+// node, but not the loss of the metadata database in the seconds until its next snapshot: the
+// stream then starts where it did before, with its data.
 func (st *Stream) Trim(ctx context.Context, start int64) (err error) {
 	defer st.store.metrics.trim.since(time.Now(), &err)
 	if confirm := st.confirm.Load(); start > confirm {

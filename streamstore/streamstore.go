@@ -70,7 +70,8 @@ type StreamManager interface {
 	// Streams returns the current state of the streams that node id has open, all epochs.
 	Streams(ctx context.Context, id NodeID) ([]StreamState, error)
 	// TrimStream moves the start offset forward; a start that is not ahead changes nothing.
-	// It may pass the committed end: what the WAL holds below it is then not indexed.
+	// It may pass the committed end: what the WAL holds below it is then not indexed. It is the one
+	// change of streams that may be undone by the loss of the metadata database.
 	TrimStream(ctx context.Context, node Node, id StreamID, epoch, start int64) error
 	// CloseStreams releases streams whose data up to the end offset is committed.
 	CloseStreams(ctx context.Context, node Node, close []OpenRequest) error

@@ -35,7 +35,8 @@ the settings that the servers have. The database must not exist: of SQLite move 
 with those that end in -wal and -shm; of PostgreSQL name an empty database.
 
 Nothing that was acknowledged is lost: topics, schemas and tables are in the snapshot, records
-that came after it in the write-ahead logs, which the servers recover when they start. A server
+that came after it in the write-ahead logs, which the servers recover when they start. Only records
+that retention or a DeleteRecords request removed in the last seconds may be there again. A server
 that still runs on the old database is shut out for ever, and stops at its next change.`,
 		Example: `  tabletopic metadata restore --data /var/lib/tabletopic
   tabletopic metadata restore --object-store 's3://my-bucket/tabletopic?region=eu-central-1' --metadata postgres://tabletopic@db.example.com/tabletopic`,
