@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -66,10 +67,16 @@ func sqliteDatabase(path string, memory bool) database {
 	return database{sqlite, func(map[string]string) (*sql.DB, error) { return sql.Open("sqlite", dsn) }}
 }
 
+const (
+	busyTimeout = 10 * time.Second // that a connection waits for a lock of SQLite
+	busyPause   = 10 * time.Millisecond
+	sqliteBusy  = 5 // SQLITE_BUSY: the database is locked
+)
+
 func sqliteDSN(path string, memory bool) string {
 	q := url.Values{
 		"_txlock": {"immediate"},
-		"_pragma": {"busy_timeout(10000)", "journal_mode(WAL)", "synchronous(FULL)", "cache_size(-16384)"},
+		"_pragma": {fmt.Sprintf("busy_timeout(%d)", busyTimeout.Milliseconds()), "journal_mode(WAL)", "synchronous(FULL)", "cache_size(-16384)"},
 	}
 	if memory {
 		q.Set("vfs", "memdb")

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	_ "modernc.org/sqlite" // the driver "sqlite"
+	driver "modernc.org/sqlite" // "sqlite"
 
 	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/streamstore"
@@ -107,6 +107,9 @@ func (s *Store) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := s.firstConnection(ctx); err != nil {
+		return err
+	}
 	if err := s.checkServer(ctx); err != nil {
 		return err
 	}
@@ -125,6 +128,25 @@ func (s *Store) prepare(ctx context.Context) error {
 		}
 		return t.QueryRowContext(ctx, `SELECT id FROM cluster`).Scan(&s.cluster)
 	})
+}
+
+// firstConnection connects. Of processes that meet a new SQLite database at the same time one
+// makes its journal a WAL; SQLite tells the others that the database is locked, and does not
+// let them wait, because each may hold a lock that another waits for.
+func (s *Store) firstConnection(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, busyTimeout)
+	defer cancel()
+	for {
+		err := s.writer.PingContext(ctx)
+		if e, ok := errors.AsType[*driver.Error](err); !ok || e.Code()&0xff != sqliteBusy {
+			return err
+		}
+		select {
+		case <-time.After(busyPause):
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 // checkServer refuses a PostgreSQL that cannot keep the promises.

@@ -1,8 +1,13 @@
 package metadata
 
 import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
 	"log/slog"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -93,6 +98,77 @@ func TestManagersInMemory(t *testing.T) {
 		s.now = c.now
 		return streamstoretest.Managers{Streams: s, Objects: s, Advance: c.advance}
 	})
+}
+
+// Processes that meet a new database at the same time all open it, as one cluster.
+func TestNewDatabaseIsMetByMany(t *testing.T) {
+	eachEngine(t, func(t *testing.T, d database) {
+		for range 3 {
+			if d.name == sqlite.name {
+				d = newSQLite(t)
+			}
+			var all sync.WaitGroup
+			stores := make([]*Store, 8)
+			for i := range stores {
+				all.Go(func() {
+					var err error
+					if stores[i], err = open(t.Context(), d, slog.New(slog.DiscardHandler), time.Now); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			all.Wait()
+			if t.Failed() {
+				return
+			}
+			for _, s := range stores {
+				if s.ClusterID() != stores[0].ClusterID() {
+					t.Errorf("cluster ids %q and %q", s.ClusterID(), stores[0].ClusterID())
+				}
+			}
+			for _, s := range stores {
+				s.Close()
+			}
+		}
+	})
+}
+
+// A process that meets a new SQLite database while another writes to it waits, though SQLite
+// lets nobody wait who would make the journal a WAL.
+func TestNewSQLiteDatabaseIsLocked(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "metadata.db")
+	raw, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate") // no WAL yet
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	tx, err := raw.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	locked := &refusedOnce{dsn: sqliteDSN(path, false), driver: raw.Driver(), release: tx.Rollback}
+	openStore(t, database{sqlite, func(map[string]string) (*sql.DB, error) { return sql.OpenDB(locked), nil }}, nil)
+	if locked.err == nil {
+		t.Fatal("the database was not locked")
+	}
+}
+
+// refusedOnce connects to a database that is locked until it has refused somebody.
+type refusedOnce struct {
+	dsn     string
+	driver  driver.Driver
+	release func() error
+	err     error // of the refusal
+}
+
+func (r *refusedOnce) Driver() driver.Driver { return r.driver }
+
+func (r *refusedOnce) Connect(context.Context) (driver.Conn, error) {
+	c, err := r.driver.Open(r.dsn)
+	if err != nil && r.err == nil {
+		r.err = errors.Join(err, r.release())
+	}
+	return c, err
 }
 
 // Streams of two stores on one database, as of two processes, keep the rules too.
