@@ -85,11 +85,11 @@ func changesRow(ctx context.Context, db execer, s statement) (bool, error) {
 	return true, nil
 }
 
-// refused reports that a transaction met concurrent ones: serialization failure, deadlock, or
-// a row that came while it ran.
+// refused reports that a transaction met concurrent ones: serialization failure, deadlock, a row
+// that came while it ran, or a table or index, which IF NOT EXISTS did not see yet.
 func refused(err error) bool {
 	var e interface{ SQLState() string }
-	return errors.As(err, &e) && slices.Contains([]string{"40001", "40P01", "23505"}, e.SQLState())
+	return errors.As(err, &e) && slices.Contains([]string{"40001", "40P01", "23505", "42P07", "42710"}, e.SQLState())
 }
 
 // A Key marks a request that a client may send again: its effect comes about once.

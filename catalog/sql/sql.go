@@ -101,12 +101,7 @@ func Open(ctx context.Context, db *sql.DB, locator catalog.Locator, cfg Config) 
 	}
 	c := &Catalog{db: db, locator: locator, cfg: cfg, cache: cache}
 	for _, s := range layout {
-		_, err := c.change(ctx, statement{sql: s, mayChangeNothing: true})
-		if err != nil {
-			// Of two that create it at once PostgreSQL fails one, when the other is done.
-			_, err = c.change(ctx, statement{sql: s, mayChangeNothing: true})
-		}
-		if err != nil {
+		if _, err := c.change(ctx, statement{sql: s, mayChangeNothing: true}); err != nil {
 			return nil, fmt.Errorf("create catalog tables: %w", err)
 		}
 	}

@@ -45,7 +45,13 @@ func TestOpenAtOnce(t *testing.T) {
 type engine func(t *testing.T) driver.Connector
 
 func sqliteEngine(t *testing.T) driver.Connector {
-	return connector{"file:" + filepath.Join(t.TempDir(), "metadata.db") + "?_pragma=journal_mode(WAL)&_pragma=busy_timeout(10000)&_txlock=immediate"}
+	c := connector{"file:" + filepath.Join(t.TempDir(), "metadata.db") + "?_pragma=journal_mode(WAL)&_pragma=busy_timeout(10000)&_txlock=immediate"}
+	db := sql.OpenDB(c) // as package metadata does: the journal is switched by one alone
+	defer db.Close()
+	if err := db.PingContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 func postgresEngine(t *testing.T) driver.Connector {
