@@ -1,6 +1,8 @@
 package catalog_test
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
@@ -211,6 +213,28 @@ func TestExpiryAfterRollback(t *testing.T) {
 	}
 	if n := len(m.tbl.Metadata().Snapshots()); n > 20 {
 		t.Errorf("%d snapshots", n)
+	}
+}
+
+// A compressed metadata file that unpacks without end is refused before it fills the memory.
+func TestCompressedMetadataIsBounded(t *testing.T) {
+	var packed bytes.Buffer
+	w, zeros := gzip.NewWriter(&packed), make([]byte, 1<<20)
+	for range 257 {
+		if _, err := w.Write(zeros); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	files := catalog.NewIO(t.Context(), catalogtest.Store{Prefix: "s3://b/", Bucket: objectstore.NewMemory()})
+	const location = "s3://b/t/metadata/00000-x.gz.metadata.json"
+	if err := files.WriteFile(location, packed.Bytes()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := catalog.ReadMetadata(files, location); err == nil || !strings.Contains(err.Error(), location) || !strings.Contains(err.Error(), "expire snapshots") {
+		t.Fatalf("%d bytes that hold %d: %v", packed.Len(), 257<<20, err)
 	}
 }
 

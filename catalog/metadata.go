@@ -135,11 +135,7 @@ func ReadMetadata(fs *IO, location string) (table.Metadata, error) {
 		return nil, err
 	}
 	if strings.HasSuffix(location, ".gz.metadata.json") || strings.HasSuffix(location, ".metadata.json.gz") {
-		r, err := gzip.NewReader(bytes.NewReader(data))
-		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", location, err)
-		}
-		if data, err = io.ReadAll(r); err != nil {
+		if data, err = unzip(data, maxMetadata); err != nil {
 			return nil, fmt.Errorf("read %s: %w", location, err)
 		}
 	}
@@ -148,6 +144,21 @@ func ReadMetadata(fs *IO, location string) (table.Metadata, error) {
 		return nil, fmt.Errorf("read %s: %w", location, err)
 	}
 	return m, nil
+}
+
+// maxMetadata bounds what a compressed metadata file may hold: several hundred thousand snapshots.
+const maxMetadata = 256 << 20
+
+func unzip(data []byte, limit int) ([]byte, error) {
+	r, err := gzip.NewReader(bytes.NewReader(data))
+	if err != nil {
+		return nil, err
+	}
+	out, err := io.ReadAll(io.LimitReader(r, int64(limit)+1))
+	if err == nil && len(out) > limit {
+		err = fmt.Errorf("it holds more than %d bytes of metadata: expire snapshots of the table", limit)
+	}
+	return out, err
 }
 
 // WriteMetadata creates the metadata file that follows previous, "" for a new table, and
