@@ -57,7 +57,8 @@ type RecoverStatus struct {
 //	GET  /api/nodes                           {"nodes": [NodeStatus, …]}
 //	POST /api/nodes/{id}/recover?force=true   RecoverStatus, …: JSON lines as it goes on
 //
-// A node that answers at its HTTP address is not recovered (409) unless force is true.
+// A node that answers at its HTTP address, or that never said where that is, is not recovered
+// (409) unless force is true.
 func (n *Node) handleNodes(mux *http.ServeMux) {
 	mux.HandleFunc("GET /api/node", func(w http.ResponseWriter, _ *http.Request) {
 		self := n.store.Node()
@@ -177,7 +178,7 @@ func (n *Node) recoverNode(w http.ResponseWriter, r *http.Request) {
 // recoverTick is how often a recovery says how far it is.
 const recoverTick = 200 * time.Millisecond
 
-// mayRecover refuses a node that cannot be recovered, or that seems to be alive.
+// mayRecover refuses a node that cannot be recovered, or that may be alive.
 func (n *Node) mayRecover(ctx context.Context, id int32, force bool) (code int, err error) {
 	nodes, err := n.nodes(ctx)
 	if err != nil {
@@ -192,6 +193,9 @@ func (n *Node) mayRecover(ctx context.Context, id int32, force bool) (code int, 
 		case other.State == NodeServing && !force:
 			return http.StatusConflict, fmt.Errorf("node %d is alive: it answers at http://%s. Stop it, and it leaves nothing to recover. "+
 				"Recovered by force it stops by itself and its streams are closed", id, other.HTTP)
+		case other.State == NodeUnknown && !force:
+			return http.StatusConflict, fmt.Errorf("node %d never said where it is reached, so that nobody can tell whether it lives: it may be starting. "+
+				"See that its process is gone, and recover it by force", id)
 		}
 		return 0, nil
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/tabletopic/tabletopic/internal/lab"
+	"github.com/tabletopic/tabletopic/streamstore"
 )
 
 func (c *cluster) nodes(n *Node) map[int32]NodeStatus {
@@ -72,6 +73,15 @@ func TestRecoverANode(t *testing.T) {
 		if code, text := c.recover(two, id); code != want.code || !strings.Contains(text, want.text) {
 			t.Errorf("%s: %d %s, want %d %s", id, code, text, want.code, want.text)
 		}
+	}
+	if _, _, err := two.meta.RegisterNode(t.Context(), 3, streamstore.WALObject); err != nil { // it starts, and has not announced itself
+		t.Fatal(err)
+	}
+	if code, text := c.recover(two, "3/recover"); code != http.StatusConflict || !strings.Contains(text, "never said where it is reached") {
+		t.Errorf("a node that may be starting: %d %s", code, text)
+	}
+	if code, text := c.recover(two, "3/recover?force=true"); code != http.StatusOK || !strings.Contains(text, `"done":true`) {
+		t.Errorf("a node that never announced itself, by force: %d %s", code, text)
 	}
 	if code, text := c.recover(two, "1/recover?force=true"); code != http.StatusOK || !strings.Contains(text, `"done":true`) {
 		t.Fatalf("by force: %d %s", code, text)

@@ -68,7 +68,8 @@ every record in them that no object holds is uploaded; its streams are closed. T
 start again at any time, and then goes on from there.
 
 A node that answers at its HTTP address is refused: nothing else tells the server that a node
-lives. With --force it is recovered all the same, and stops by itself.
+lives. One that never said where it is reached is refused too, for nothing tells that it does
+not. With --force they are recovered all the same; one that lives stops by itself.
 
 Recover may be ended with Ctrl-C and run again, at the same server or at another one: what is
 uploaded is passed over. A node whose write-ahead log is in files (--wal file) cannot be
