@@ -101,12 +101,7 @@ func TestRequestsPerColdRead(t *testing.T) {
 			}
 		}
 	}
-	s.wal.flush()
-	for _, st := range streams {
-		if err := st.waitAcknowledged(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-	}
+	acknowledged(t, s, streams)
 	upload(t, s)
 	scattered := len(e.objectsOf(streams[1]))
 	compact(t, s)

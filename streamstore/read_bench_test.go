@@ -33,12 +33,7 @@ func fillCold(b *testing.B, s *Store, streams []*Stream, size int) {
 			}
 		}
 	}
-	s.wal.flush()
-	for _, st := range streams {
-		if err := st.waitAcknowledged(context.Background()); err != nil {
-			b.Fatal(err)
-		}
-	}
+	acknowledged(b, s, streams)
 	upload(b, s)
 }
 

@@ -50,6 +50,17 @@ func quiet() Config {
 	}
 }
 
+// oneAtATime opens a store that has one read of an object under way, in a bucket whose requests
+// are counted, and stop where a test wants it.
+func oneAtATime(t *testing.T) (*env, *objectstore.Faulty, *observed, *Store) {
+	e := newEnv(t)
+	f := e.faulty()
+	o := e.observe()
+	cfg := quiet()
+	cfg.ReadInflight = 1
+	return e, f, o, e.open(cfg)
+}
+
 func fetch(t testing.TB, st *Stream, at int64, maxBytes int) int64 {
 	t.Helper()
 	batches, err := st.Fetch(context.Background(), at, st.ConfirmOffset(), maxBytes)
@@ -136,12 +147,7 @@ func TestMemoryReadsDoNotQueue(t *testing.T) {
 // A read that waits for its turn and is given up is not sent.
 func TestAbandonedReadIsNotSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEnv(t)
-		f := e.faulty()
-		o := e.observe()
-		cfg := quiet()
-		cfg.ReadInflight = 1
-		s := e.open(cfg)
+		e, f, o, s := oneAtATime(t)
 		streams := e.create(s, 10, 1)
 		for _, st := range streams { // an object of its own each
 			appendAll(t, st, numbered("r", 10, 1000)...)
@@ -183,12 +189,7 @@ func TestAbandonedReadIsNotSent(t *testing.T) {
 // Two streams' blocks of one stream set object, wanted while the lane is full, are one request.
 func TestStreamsOfOneObjectShareARequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEnv(t)
-		f := e.faulty()
-		o := e.observe()
-		cfg := quiet()
-		cfg.ReadInflight = 1
-		s := e.open(cfg)
+		e, f, o, s := oneAtATime(t)
 		busy := e.create(s, 1, 1)[0]
 		appendAll(t, busy, numbered("busy", 10, 1000)...)
 		upload(t, s)
@@ -520,12 +521,7 @@ func TestCatchUpKeepsTheBound(t *testing.T) {
 			}
 		}
 	}
-	s.wal.flush()
-	for _, st := range streams {
-		if err := st.waitAcknowledged(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-	}
+	acknowledged(t, s, streams)
 	upload(t, s)
 	before := int64(heap())
 	g.s = s
@@ -662,12 +658,7 @@ func TestFetchMeetsTrimOfAnotherHandle(t *testing.T) {
 // An index that is longer than the first guess is read in two turns, by all who wait.
 func TestLongIndexTakesAnotherTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEnv(t)
-		f := e.faulty()
-		o := e.observe()
-		cfg := quiet()
-		cfg.ReadInflight = 1
-		s := e.open(cfg)
+		e, f, o, s := oneAtATime(t)
 		const n = footerGuess/indexEntrySize + 100
 		streams := e.create(s, n, 1)
 		for _, st := range streams {
@@ -675,12 +666,7 @@ func TestLongIndexTakesAnotherTurn(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s.wal.flush()
-		for _, st := range streams {
-			if err := st.waitAcknowledged(context.Background()); err != nil {
-				t.Fatal(err)
-			}
-		}
+		acknowledged(t, s, streams)
 		upload(t, s)
 		o.take(objectstore.OpGet, "")
 		f.SetFaults(objectstore.Faults{Latency: time.Second})

@@ -210,6 +210,141 @@ func TestRecoveryDropsWhatIsNotNeeded(t *testing.T) {
 	}
 }
 
+// A trim that passes what is uploaded leaves a stream whose start lies above its end in
+// metadata. It opens again after each of several crashes, between its start and its end, and
+// nothing piles up in the bucket.
+func TestTrimBeyondUploadsSurvivesCrashes(t *testing.T) {
+	bothWALs(t, func(t *testing.T, kind WALKind) {
+		ctx := context.Background()
+		e := newEnv(t)
+		cfg := e.config(kind)
+		cfg.UploadBytes, cfg.LogCacheBytes, cfg.CleanInterval = 1<<20, 2<<20, -1
+		s := e.open(cfg)
+		st := e.create(s, 1, 1)[0]
+		const lives = 5
+		for life := int64(1); life <= lives; life++ {
+			appendAll(t, st, numbered(fmt.Sprint(life), 10, 100)...)
+			end, start := 10*life, 10*life-3
+			if life == lives {
+				start = end
+			}
+			if err := st.Trim(ctx, start); err != nil {
+				t.Fatal(err)
+			}
+			if states, err := e.meta.Streams(ctx, 1); err != nil || states[0].Start != start || states[0].End != end-10 {
+				t.Fatalf("life %d: metadata has %+v, %v, want start %d above the end", life, states, err, start)
+			}
+			s.abandon()
+			s = e.open(cfg)
+			st = e.reopen(s, OpenRequest{st.ID(), life + 1})[0]
+			if st.StartOffset() != start || st.ConfirmOffset() != end || int64(len(readAll(t, st))) != end-start {
+				t.Fatalf("life %d: the stream spans [%d, %d), want [%d, %d)", life, st.StartOffset(), st.ConfirmOffset(), start, end)
+			}
+		}
+		e.meta.SetClock(func() time.Time { return time.Now().Add(24 * time.Hour) })
+		if _, err := s.Clean(ctx); err != nil {
+			t.Fatal(err)
+		}
+		e.wantObjects(0)
+		if found := survey(t, s); len(found) != 0 {
+			t.Errorf("left: %v", found)
+		}
+	})
+}
+
+// A node that was taken for dead is at an upload. Its commit comes when its epoch is over and
+// is refused; its streams open elsewhere with all that it acknowledged, and later on itself
+// again; the objects of the refused upload go.
+func TestCommitAfterTakeoverIsRefused(t *testing.T) {
+	ctx := context.Background()
+	e := newEnv(t)
+	f := e.faulty()
+	gone := e.nodeWith(1, e.lazy())
+	e.bucket = e.memory
+	s := e.node(2)
+	streams := e.create(gone, 2, 1)
+	want := numbered("x", 20, 100)
+	for _, st := range streams {
+		appendAll(t, st, want...)
+	}
+	hold := f.Hold(objectstore.After, isDataPut)
+	closed := make(chan error, 1)
+	go func() { closed <- gone.CloseStreams(ctx, streams) }()
+	<-hold.Reached()
+	recoverNode(t, s, 1)
+	hold.Release(nil)
+	if err := <-closed; !errors.Is(err, ErrNodeFenced) {
+		t.Fatalf("the commit of an epoch that is over: %v, want it fenced", err)
+	}
+	<-gone.Fenced()
+	if err := gone.Close(ctx); err != nil {
+		t.Fatalf("close: %v", err)
+	}
+	for _, st := range e.reopen(s, requests(streams, 2)...) {
+		if got := readAll(t, st); !slices.Equal(got, want) {
+			t.Fatalf("stream %d: %d batches, want %d", st.ID(), len(got), len(want))
+		}
+		if err := st.Close(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, st := range e.reopen(e.node(1), requests(streams, 3)...) {
+		if got := readAll(t, st); !slices.Equal(got, want) {
+			t.Fatalf("stream %d, back on its node: %d batches, want %d", st.ID(), len(got), len(want))
+		}
+	}
+	e.meta.SetClock(func() time.Time { return time.Now().Add(24 * time.Hour) })
+	if _, err := s.Clean(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for id, state := range survey(t, s) {
+		if state != "referenced true" {
+			t.Errorf("object %d is left %s", id, state)
+		}
+	}
+}
+
+// Recovery does not wait for one request at a time: a WAL of 1 GiB in 128 objects, from a store
+// that takes 100 ms for each request, takes seconds.
+func TestRecoveryReadsAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t)
+		cfg := e.lazy()
+		cfg.WALBytes = 1
+		dead := e.nodeWith(1, cfg)
+		st := e.create(dead, 1, 1)[0]
+		want := numbered("x", 128, 10)
+		appendAll(t, st, want...)
+		dead.abandon()
+		e.bucket = &slowly{e.memory, 100 * time.Millisecond}
+		s := e.nodeWith(2, cfg)
+		began := time.Now()
+		if done := recoverNode(t, s, 1); done.Bulks != 128 {
+			t.Fatalf("recovered %+v, want 128 bulks", done)
+		}
+		if took := time.Since(began); took > 128*100*time.Millisecond/3 {
+			t.Errorf("recovery took %v, one request after the other %v", took, 128*100*time.Millisecond)
+		}
+		if got := readAll(t, e.reopen(s, OpenRequest{st.ID(), 2})[0]); !slices.Equal(got, want) {
+			t.Errorf("%d batches, want %d", len(got), len(want))
+		}
+		s.abandon()
+	})
+}
+
+// slowly is a bucket whose every answer takes a time.
+type slowly struct {
+	objectstore.Bucket
+	takes time.Duration
+}
+
+func (s *slowly) Get(ctx context.Context, key string, off, n int64) ([]byte, error) {
+	if err := sleepFor(ctx, s.takes); err != nil {
+		return nil, err
+	}
+	return s.Bucket.Get(ctx, key, off, n)
+}
+
 // A record that does not continue its stream is a lost one before it: recovery refuses to go
 // on and says where.
 func TestRecoveryRefusesGap(t *testing.T) {
@@ -271,9 +406,7 @@ func TestCloseEndsRecovery(t *testing.T) {
 	appendAll(t, st, "a")
 	dead.abandon()
 	s := e.node(2)
-	hold := f.Hold(objectstore.Before, func(op objectstore.Op, key string) bool {
-		return op == objectstore.OpPut && strings.HasPrefix(key, dataPrefix)
-	})
+	hold := f.Hold(objectstore.Before, isDataPut)
 	failed := make(chan error, 1)
 	go func() {
 		_, err := s.Recover(context.Background(), 1, nil)
@@ -396,9 +529,7 @@ func TestLaterRescuerWins(t *testing.T) {
 	own := e.create(early, 1, 1)[0]
 	e.bucket = e.memory
 	late := e.node(3)
-	hold := f.Hold(objectstore.Before, func(op objectstore.Op, key string) bool {
-		return op == objectstore.OpPut && strings.HasPrefix(key, dataPrefix)
-	})
+	hold := f.Hold(objectstore.Before, isDataPut)
 	failed := make(chan error, 1)
 	go func() {
 		_, err := early.Recover(context.Background(), 1, nil)
@@ -440,9 +571,7 @@ func TestNodeComesBackDuringItsRecovery(t *testing.T) {
 		"read": func(op objectstore.Op, key string) bool {
 			return op == objectstore.OpGet && strings.HasPrefix(key, "wal/1/")
 		},
-		"upload": func(op objectstore.Op, key string) bool {
-			return op == objectstore.OpPut && strings.HasPrefix(key, dataPrefix)
-		},
+		"upload": isDataPut,
 	} {
 		hold := f.Hold(objectstore.Before, match)
 		failed := make(chan error, 1)
@@ -578,9 +707,7 @@ func TestRecoveryMemoryIsBounded(t *testing.T) {
 		e.bucket = &countGets{f, &reads}
 		s := e.node(2)
 		reads.Store(0)
-		hold := f.Hold(objectstore.Before, func(op objectstore.Op, key string) bool {
-			return op == objectstore.OpPut && strings.HasPrefix(key, dataPrefix)
-		})
+		hold := f.Hold(objectstore.Before, isDataPut)
 		failed := make(chan error, 1)
 		go func() {
 			_, err := s.Recover(context.Background(), 1, nil)

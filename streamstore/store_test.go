@@ -105,6 +105,17 @@ func appendAll(t testing.TB, st *Stream, payloads ...string) {
 	}
 }
 
+// acknowledged returns when all that was appended to the streams is durable.
+func acknowledged(t testing.TB, s *Store, streams []*Stream) {
+	t.Helper()
+	s.wal.flush()
+	for _, st := range streams {
+		if err := st.waitAcknowledged(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // readAll returns the payloads of the whole stream.
 func readAll(t testing.TB, st *Stream) []string {
 	t.Helper()

@@ -225,6 +225,50 @@ func TestHedgeMakesNoSecondObject(t *testing.T) {
 	}
 }
 
+// A second request that was given up, and has its effect when the object is trimmed already,
+// leaves an object that nobody reads. The sweep after the next start removes it.
+func TestLateHedgeIsSweptUp(t *testing.T) {
+	hedging(t, nil, func(t *testing.T, e *env, b *slowPuts, s *Store, st *Stream, sofar []string) {
+		key := ""
+		b.set(func(k string, try int) (time.Duration, time.Duration, error) {
+			key = k
+			if try == 0 {
+				return time.Second, 0, nil
+			}
+			return never, 0, nil
+		})
+		appendAll(t, st, "x")
+		if sent := s.hedges.sent.Load(); sent != 1 {
+			t.Fatalf("%d hedges, want 1", sent)
+		}
+		b.set(nil)
+		object, err := e.memory.Get(t.Context(), key, 0, -1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.upload.flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // for the trim
+		if err := e.memory.PutIfAbsent(t.Context(), key, object); err != nil {
+			t.Fatalf("the hedge lands late: %v, want it to meet nothing", err)
+		}
+		node := s.Node()
+		s.abandon()
+		next, got := e.takeOver(st, 2)
+		if !slices.Equal(got, append(sofar, "x")) {
+			t.Errorf("%d records, want %d, each once", len(got), len(sofar)+1)
+		}
+		if err := next.sweepWALs(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if data, fences := e.walObjects(node); len(data) != 0 || len(fences) != 1 {
+			t.Errorf("left: data %v and fences %v, want one fence", data, fences)
+		}
+		next.abandon()
+	})
+}
+
 // A fence that is put up between the two requests fences, though the first was sent before.
 func TestFenceBetweenPutAndHedge(t *testing.T) {
 	hedging(t, nil, func(t *testing.T, e *env, b *slowPuts, s *Store, st *Stream, sofar []string) {

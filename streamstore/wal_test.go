@@ -165,7 +165,7 @@ func TestBurstWaitsForUploads(t *testing.T) {
 		cfg.UploadInflight = 2
 		s := e.open(cfg)
 		streams := e.create(s, 4, 1)
-		hold := f.Hold(objectstore.Before, func(op objectstore.Op, key string) bool { return strings.HasPrefix(key, dataPrefix) })
+		hold := f.Hold(objectstore.Before, isDataPut)
 		var want [4][]string
 		finished := make(chan error, len(streams))
 		for i, st := range streams {
