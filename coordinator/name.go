@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/apache/iceberg-go/table"
@@ -13,13 +14,19 @@ import (
 const maxName = 128
 
 // Identifier returns the table of a topic: name, or the topic's name made legal if it is
-// empty, in namespace, whose levels are separated by dots. Names that are set by hand are
-// refused unless every catalog takes them.
+// empty, in namespace, whose levels are separated by dots. A name with dots has its own
+// namespace. Both may be patterns: {topic} is the topic's name, {topic:REGEX} what the first group
+// of an expression, or all of it, matches there, both made legal; {ns} is the namespace. Names
+// that are set by hand are refused unless every catalog takes them.
 func Identifier(namespace, name, topic string) (table.Identifier, error) {
 	if namespace == "" {
 		namespace = "default"
 	}
-	ident := table.Identifier(strings.Split(namespace, "."))
+	levels, err := expand(namespace, "", topic)
+	if err != nil {
+		return nil, fmt.Errorf("table.topic.namespace %q: %w", namespace, err)
+	}
+	ident := table.Identifier(strings.Split(levels, "."))
 	for _, level := range ident {
 		if err := checkName(level); err != nil {
 			return nil, fmt.Errorf("table.topic.namespace %q: %w", namespace, err)
@@ -28,10 +35,64 @@ func Identifier(namespace, name, topic string) (table.Identifier, error) {
 	if name == "" {
 		return append(ident, TableName(topic)), nil
 	}
-	if err := checkName(name); err != nil {
+	full, err := expand(name, levels, topic)
+	if err != nil {
 		return nil, fmt.Errorf("table.topic.name %q: %w", name, err)
 	}
-	return append(ident, name), nil
+	own := table.Identifier(strings.Split(full, "."))
+	for _, level := range own {
+		if err := checkName(level); err != nil {
+			return nil, fmt.Errorf("table.topic.name %q: %w", name, err)
+		}
+	}
+	if len(own) > 1 {
+		return own, nil
+	}
+	return append(ident, own...), nil
+}
+
+// expand fills in the placeholders of a pattern.
+func expand(pattern, namespace, topic string) (string, error) {
+	var out strings.Builder
+	for {
+		text, rest, found := strings.Cut(pattern, "{")
+		out.WriteString(text)
+		if !found {
+			return out.String(), nil
+		}
+		end, depth := 0, 1
+		for ; end < len(rest) && depth > 0; end++ { // an expression may have braces of its own
+			switch rest[end] {
+			case '{':
+				depth++
+			case '}':
+				depth--
+			}
+		}
+		if depth > 0 {
+			return "", fmt.Errorf("a brace is not closed")
+		}
+		placeholder, expression, is := strings.Cut(rest[:end-1], ":")
+		pattern = rest[end:]
+		switch {
+		case placeholder == "ns" && !is && namespace != "":
+			out.WriteString(namespace)
+		case placeholder == "topic" && !is:
+			out.WriteString(TableName(topic))
+		case placeholder == "topic":
+			re, err := regexp.Compile(expression)
+			if err != nil {
+				return "", err
+			}
+			match := re.FindStringSubmatch(topic)
+			if match == nil {
+				return "", fmt.Errorf("topic %q does not match %q", topic, expression)
+			}
+			out.WriteString(legalise(match[min(1, len(match)-1)]))
+		default:
+			return "", fmt.Errorf("{%s}: placeholders are {topic}, {topic:REGEX} and, in a name, {ns}", rest[:end-1])
+		}
+	}
 }
 
 // TableName makes a topic's name a table's: lower case letters, digits and underscores, the
@@ -39,13 +100,7 @@ func Identifier(namespace, name, topic string) (table.Identifier, error) {
 // cut, a hash of the whole keeps it apart from others. Two topics can still get one name:
 // the table's property tabletopic.topic says whose it is, and the second is refused.
 func TableName(topic string) string {
-	b := []byte(strings.ToLower(topic))
-	for i, c := range b {
-		if !legal(c) {
-			b[i] = '_'
-		}
-	}
-	name := string(b)
+	name := legalise(topic)
 	if name == "" || name[0] >= '0' && name[0] <= '9' {
 		name = "t_" + name
 	}
@@ -55,6 +110,16 @@ func TableName(topic string) string {
 		name = name[:maxName-len(hash)] + hash
 	}
 	return name
+}
+
+func legalise(text string) string {
+	b := []byte(strings.ToLower(text))
+	for i, c := range b {
+		if !legal(c) {
+			b[i] = '_'
+		}
+	}
+	return string(b)
 }
 
 func legal(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '_' }
