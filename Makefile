@@ -2,6 +2,7 @@
 # make check   the developer's loop, under three minutes: vet, format, staticcheck, package tests without -race
 # make soak    the same properties for longer
 # make bench   the numbers of docs/benchmarks.md, with machine and commit
+# make bench-peer  the same rows through Kafka, Kafka Connect and the Iceberg sink, side by side, with the ratios
 # make mutate  switches each guard off in turn; its test must fail
 # make lab     installs the pinned servers, clients and engines into $(TABLETOPIC_LAB)
 SHELL := bash
@@ -10,7 +11,7 @@ export TABLETOPIC_LAB ?= $(HOME)/.cache/tabletopic-lab
 GOTESTSUM := go tool gotestsum --format pkgname --format-hide-empty-pkg
 FUZZTIME ?= 10s
 
-.PHONY: test check race sim fuzz mutate e2e soak bench lab vet prerequisites build
+.PHONY: test check race sim fuzz mutate e2e soak bench bench-peer lab vet prerequisites build
 
 test: prerequisites vet lab race sim fuzz mutate e2e
 
@@ -55,3 +56,6 @@ soak:
 
 bench:
 	e2e/lab/bench
+
+bench-peer:
+	e2e/lab/bench-peer

@@ -238,13 +238,15 @@ type clicks struct {
 	bytes  int64 // of keys and values
 }
 
-func newClicks(t testing.TB, s *server) *clicks {
+func newClicks(t testing.TB, s *server) *clicks { return newClicksTo(t, s, benchTopic) }
+
+func newClicksTo(t testing.TB, s *server, topic string) *clicks {
 	t.Helper()
 	return &clicks{
 		t: t,
-		client: s.client(kgo.DefaultProduceTopic(benchTopic), kgo.ProducerBatchCompression(kgo.NoCompression()),
+		client: s.client(kgo.DefaultProduceTopic(topic), kgo.ProducerBatchCompression(kgo.NoCompression()),
 			kgo.ProducerLinger(5*time.Millisecond), kgo.MaxBufferedRecords(100_000)),
-		header: registerSchema(t, s, benchTopic+"-value", clickstream.Schema),
+		header: registerSchema(t, s, topic+"-value", clickstream.Schema),
 		gen:    clickstream.NewGenerator(1, time.Now().UTC().Truncate(time.Second)),
 	}
 }
