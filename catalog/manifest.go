@@ -12,6 +12,8 @@ import (
 	"github.com/apache/iceberg-go/table"
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/tabletopic/tabletopic/internal/invariant"
 )
 
 const (
@@ -44,7 +46,7 @@ func (w *manifestWriter) write(parent *table.Snapshot, added []iceberg.DataFile)
 			return err
 		}
 		for _, m := range all {
-			if m.HasAddedFiles() || m.HasExistingFiles() {
+			if holdsFiles(m) {
 				list = append(list, m)
 			}
 		}
@@ -72,6 +74,12 @@ func (w *manifestWriter) write(parent *table.Snapshot, added []iceberg.DataFile)
 	return w.list(append(fresh, list...))
 }
 
+// holdsFiles reports whether a manifest may have live files: one without any count may be by a
+// writer that does not count.
+func holdsFiles(m iceberg.ManifestFile) bool {
+	return m.HasAddedFiles() || m.HasExistingFiles() || m.DeletedDataFiles() <= 0 && !invariant.Off("uncounted-manifests-stay")
+}
+
 // split chooses the manifests that go into one with the n added files. Sizes are powers
 // of mergeFanIn in files, and mergeFanIn manifests of one size are merged, so that n
 // files are in O(log n) manifests and each is rewritten O(log n) times.
@@ -85,7 +93,7 @@ func (w *manifestWriter) split(list []iceberg.ManifestFile, spec int32, n int) (
 	for _, m := range list {
 		mergeable := props["commit.manifest-merge.enabled"] != "false" && m.PartitionSpecID() == spec &&
 			m.ManifestContent() == iceberg.ManifestContentData && m.Length() < target &&
-			m.AddedDataFiles() >= 0 && m.ExistingDataFiles() >= 0
+			m.AddedDataFiles() >= 0 && m.ExistingDataFiles() >= 0 && m.AddedDataFiles()+m.ExistingDataFiles() > 0
 		if !mergeable {
 			rest = append(rest, m)
 			continue
