@@ -54,7 +54,8 @@ func specFor(by string, schema *iceberg.Schema, meta table.Metadata) (*iceberg.P
 			f.FieldID, f.Name = old.FieldID, old.Name
 		} else {
 			last++
-			f.FieldID, f.Name = last, fieldName(t, schema, column.ID, fields)
+			name, _ := schema.FindColumnName(column.ID)
+			f.FieldID, f.Name = last, fieldName(t, name, schema, column.ID, fields)
 		}
 		fields = append(fields, f)
 	}
@@ -125,8 +126,8 @@ func sameFields(a, b iceberg.PartitionSpec) bool {
 // fieldName is the column's name and the transform, in letters, digits and underscores: names
 // in manifests are Avro's, and not all engines know how others are written there. It is no
 // other column's.
-func fieldName(t partition.PartitionTransform, schema *iceberg.Schema, source int, taken []iceberg.PartitionField) string {
-	name := []byte(t.Column)
+func fieldName(t partition.PartitionTransform, column string, schema *iceberg.Schema, source int, taken []iceberg.PartitionField) string {
+	name := []byte(column)
 	for i, c := range name {
 		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9') {
 			name[i] = '_'
