@@ -164,7 +164,7 @@ func unzip(data []byte, limit int) ([]byte, error) {
 // WriteMetadata creates the metadata file that follows previous, "" for a new table, and
 // returns its location: <version>-<uuid>.metadata.json.
 func WriteMetadata(fs *IO, m table.Metadata, previous string) (string, error) {
-	data, err := json.Marshal(m)
+	data, err := MarshalMetadata(m)
 	if err != nil {
 		return "", err
 	}

@@ -7,6 +7,8 @@ import (
 	"github.com/apache/iceberg-go/table"
 	"github.com/apache/iceberg-go/view"
 	"github.com/hashicorp/golang-lru/v2/simplelru"
+
+	"github.com/tabletopic/tabletopic/catalog"
 )
 
 // A Document is the metadata of a table or of a view, as a metadata file has it. It never
@@ -19,7 +21,7 @@ type Document struct {
 }
 
 func tableDocument(meta table.Metadata) *Document {
-	d := &Document{Table: meta, all: sync.OnceValues(func() ([]byte, error) { return json.Marshal(meta) })}
+	d := &Document{Table: meta, all: sync.OnceValues(func() ([]byte, error) { return catalog.MarshalMetadata(meta) })}
 	d.refs = sync.OnceValues(func() ([]byte, error) { return withoutHistory(d, meta) })
 	return d
 }
