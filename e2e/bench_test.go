@@ -2,9 +2,11 @@ package e2e
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"net/http"
 	"os"
@@ -195,6 +197,206 @@ func BenchmarkFreshness(b *testing.B) {
 		b.ReportMetric(delays[len(delays)*99/100].Seconds(), "s_p99")
 		b.ReportMetric(delays[len(delays)-1].Seconds(), "s_max")
 	})
+}
+
+// The latency of commits and the CPU of the server, from the first to the one given by -commits:
+// one record every 5 ms, a lag target of 1 ms, so that one round follows the other and the time
+// from commit to commit is that of a round: request, file, answer, catalog, committed. The table keeps
+// 360 snapshots, as tables do by default; ours are expired as it grows.
+func BenchmarkCommits(b *testing.B) {
+	const window, kept = 100, 360
+	for b.Loop() {
+		s := startServer(b)
+		s.createTopic(benchTopic, 1, time.Millisecond, "table.topic.expire.snapshot.retain.last", fmt.Sprint(kept))
+		clicks := newClicks(b, s)
+		clicks.produce(1, 0, nil)
+		s.waitCommitted(1)
+		s.setTableProperties(benchTopic, map[string]string{"history.expire.max-snapshot-age-ms": "1"})
+
+		produced, enough := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(produced)
+			tick := time.NewTicker(5 * time.Millisecond)
+			defer tick.Stop()
+			for {
+				select {
+				case <-tick.C:
+					clicks.produce(1, 0, nil)
+				case <-enough:
+					return
+				}
+			}
+		}()
+		at := func(n int) map[string]float64 {
+			eventually(b, time.Hour, fmt.Sprintf("%d commits", n), func() error { // by the log: a scrape costs the server
+				if done := strings.Count(s.log.String(), " msg=committed "); done < n {
+					return fmt.Errorf("%d", done)
+				}
+				return nil
+			})
+			return s.scrape()
+		}
+		// measure gives wall time and CPU per commit, in seconds, of a window.
+		measure := func(from int) (wall, cpu float64) {
+			const seconds = "process_cpu_seconds_total"
+			before, begin := at(from), time.Now()
+			after := at(from + window)
+			n := after[commitsOf(benchTopic)] - before[commitsOf(benchTopic)]
+			return time.Since(begin).Seconds() / n, (after[seconds] - before[seconds]) / n
+		}
+		earlyWall, earlyCPU := measure(10)
+		lateWall, lateCPU := measure(*commits - window)
+		close(enough)
+		<-produced
+
+		intervals := s.commitIntervals()[benchTopic]
+		slices.Sort(intervals)
+		b.ReportMetric(1e3*earlyWall, "ms/commit_early")
+		b.ReportMetric(1e3*lateWall, "ms/commit_late")
+		b.ReportMetric(lateWall/earlyWall, "late/early")
+		b.ReportMetric(1e3*earlyCPU, "cpu_ms_early")
+		b.ReportMetric(1e3*lateCPU, "cpu_ms_late")
+		b.ReportMetric(lateCPU/earlyCPU, "cpu_late/early")
+		b.ReportMetric(float64(len(intervals)), "commits")
+		b.ReportMetric(1e3*quantile(intervals, 0.5), "ms_p50")
+		b.ReportMetric(1e3*quantile(intervals, 0.99), "ms_p99")
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+var (
+	commits = flag.Int("commits", 10_000, "how many commits BenchmarkCommits makes")
+	topics  = flag.Int("topics", 1000, "how many topics BenchmarkTopics has")
+	minutes = flag.Int("minutes", 4, "how long BenchmarkTopics produces")
+)
+
+// Many topics with a table each, one partition, a lag target of 60 s, 10 records a second to each
+// from one producer that gathers for 100 ms. CPU and memory of the server from the moment that
+// every topic has a table; the longest time from commit to commit of any topic tells fairness.
+func BenchmarkTopics(b *testing.B) {
+	const rate = 10
+	for b.Loop() {
+		s := startServer(b)
+		config := map[string]*string{"table.topic.enable": kadm.StringPtr("true"), "table.topic.target.lag.ms": kadm.StringPtr("60000")}
+		names := make([]string, *topics)
+		for i := range names {
+			names[i] = fmt.Sprintf("clicks-%04d", i)
+		}
+		admin := s.admin()
+		for some := range slices.Chunk(names, 50) {
+			if _, err := admin.CreateTopics(context.Background(), 1, 1, config, some...); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.ReportMetric(s.memory("VmRSS"), "MB_before")
+		client := s.client(kgo.ProducerBatchCompression(kgo.NoCompression()), kgo.ProducerLinger(100*time.Millisecond), kgo.MaxBufferedRecords(200_000))
+		header := registerSchema(b, s, benchTopic+"-value", clickstream.Schema)
+		gen := clickstream.NewGenerator(1, time.Now().UTC().Truncate(time.Second))
+		var event clickstream.Event
+		var failed atomic.Pointer[error]
+		produce := func(topic string) {
+			gen.Next(&event)
+			value := clickstream.AppendAvro(slices.Clip(header), &event)
+			client.Produce(context.Background(), &kgo.Record{Topic: topic, Value: value}, func(_ *kgo.Record, err error) {
+				if err != nil {
+					failed.CompareAndSwap(nil, &err)
+				}
+			})
+		}
+		var sent int64
+		run := func(d time.Duration) {
+			tick := time.NewTicker(10 * time.Millisecond)
+			defer tick.Stop()
+			for start, n := time.Now(), int64(0); time.Since(start) < d && failed.Load() == nil; {
+				<-tick.C
+				for due := int64(time.Since(start).Seconds() * rate * float64(*topics)); n < due; n++ {
+					produce(names[sent%int64(len(names))])
+					sent++
+				}
+			}
+			if err := failed.Load(); err != nil {
+				b.Fatalf("produce: %v", *err)
+			}
+		}
+		run(time.Minute) // the tables are made
+		const cpu = "process_cpu_seconds_total"
+		before, begin := s.scrape(), time.Now()
+		run(time.Duration(*minutes) * time.Minute)
+		after, wall := s.scrape(), time.Since(begin).Seconds()
+		b.ReportMetric((after[cpu]-before[cpu])/wall, "cores")
+		b.ReportMetric(s.memory("VmRSS"), "MB_resident")
+		b.ReportMetric(s.memory("VmHWM"), "MB_peak")
+		b.ReportMetric(after["go_goroutines"], "goroutines")
+		if err := client.Flush(context.Background()); err != nil {
+			b.Fatal(err)
+		}
+		eventually(b, 5*time.Minute, "every record in a table", func() error {
+			var rows float64
+			for name, v := range s.scrape() {
+				if strings.HasPrefix(name, "tabletopic_table_rows_total{") {
+					rows += v
+				}
+			}
+			if rows != float64(sent) {
+				return fmt.Errorf("%.0f rows of %d", rows, sent)
+			}
+			return nil
+		})
+		var longest []time.Duration
+		for _, intervals := range s.commitIntervals() {
+			longest = append(longest, slices.Max(intervals))
+		}
+		if len(longest) != *topics {
+			b.Fatalf("%d topics had two commits, of %d", len(longest), *topics)
+		}
+		slices.Sort(longest)
+		b.ReportMetric(quantile(longest, 0.5), "s_longest_p50")
+		b.ReportMetric(quantile(longest, 1), "s_longest_max")
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+func quantile(sorted []time.Duration, q float64) float64 {
+	return sorted[int(q*float64(len(sorted)-1))].Seconds()
+}
+
+func commitsOf(topic string) string {
+	return fmt.Sprintf("tabletopic_table_commits_total{topic=%q}", topic)
+}
+
+// commitIntervals are the times between the commits of each topic, as the server's log has them.
+func (s *server) commitIntervals() map[string][]time.Duration {
+	s.t.Helper()
+	line := regexp.MustCompile(`(?m)^time=(\S+) level=INFO msg=committed topic=(\S+) `)
+	last, out := map[string]time.Time{}, map[string][]time.Duration{}
+	for _, m := range line.FindAllStringSubmatch(s.log.String(), -1) {
+		at, err := time.Parse(time.RFC3339Nano, m[1])
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if before, ok := last[m[2]]; ok {
+			out[m[2]] = append(out[m[2]], at.Sub(before))
+		}
+		last[m[2]] = at
+	}
+	return out
+}
+
+// setTableProperties changes a table through the REST catalog, as its user would.
+func (s *server) setTableProperties(table string, properties map[string]string) {
+	s.t.Helper()
+	body, err := json.Marshal(map[string]any{"requirements": []any{}, "updates": []any{map[string]any{"action": "set-properties", "updates": properties}}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	resp, err := http.Post(s.catalogURL()+"/v1/namespaces/default/tables/"+table, "application/json", bytes.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		s.t.Fatalf("set properties of %s: %s", table, resp.Status)
+	}
 }
 
 // A sighting is when the table was first seen to hold a partition up to next.
