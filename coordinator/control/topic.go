@@ -17,6 +17,7 @@ type Topic struct {
 	set        *partition.Set
 	name       string
 	partitions int
+	hubs       hubs
 }
 
 // OpenTopic makes the control topic with n partitions if there is none. Its retention is
@@ -27,7 +28,7 @@ func OpenTopic(ctx context.Context, set *partition.Set, n int) (*Topic, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open control log: %w", err)
 	}
-	return &Topic{set, t.Name, len(t.Partitions)}, nil
+	return &Topic{set: set, name: t.Name, partitions: len(t.Partitions)}, nil
 }
 
 // Partitions returns the number of partitions.
@@ -73,53 +74,62 @@ func (t *Topic) Tail(topic uuid.UUID) (Tail, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &topicTail{p: p, topic: topic, moved: make(chan struct{}, 1)}
-	r.stop = p.Notify(r.moved)
-	r.next = p.Offsets().HighWatermark
+	r := &topicTail{p: p, topic: topic, moved: make(chan struct{}, 1), next: p.Offsets().HighWatermark}
+	r.member = t.hubs.enter(p, topic, r.next, r.moved)
+	r.stop = func() { t.hubs.leave(r.member) }
 	return r, nil
 }
 
-// topicTail reads one partition for the events of one topic; those of others are passed
-// without decoding.
+// topicTail reads one partition for the events of one topic, where its hub says that there
+// are some; those of others are passed without decoding.
 type topicTail struct {
-	p     *partition.Partition
-	topic uuid.UUID
-	moved chan struct{}
-	stop  func()
-	next  int64
-	parts assembler
-	ready []Event
+	p      *partition.Partition
+	topic  uuid.UUID
+	moved  chan struct{}
+	member *member
+	stop   func()
+	next   int64
+	parts  assembler
+	ready  []Event
 }
 
 func (r *topicTail) Close() { r.stop() }
 
 func (r *topicTail) Next(ctx context.Context) (Event, error) {
 	for len(r.ready) == 0 {
-		if r.next >= r.p.Offsets().HighWatermark {
+		from, until, err := r.member.take()
+		if err == nil && from == until {
 			select {
 			case <-r.moved:
 			case <-ctx.Done():
 				return nil, ctx.Err()
 			}
-			// A closed partition notifies too, and Read tells.
+			continue
 		}
-		next, err := scanEvents(ctx, r.p, r.next, &r.parts, func(topic uuid.UUID, _ int64, e Event) error {
-			if topic == r.topic {
-				r.ready = append(r.ready, e)
-			}
-			return nil
-		}, &r.topic)
+		for r.next = max(r.next, from); err == nil && r.next < until; {
+			err = r.read(ctx)
+		}
 		if errors.Is(err, partition.ErrOffsetOutOfRange) {
 			return nil, fmt.Errorf("%w: %w", ErrLost, err)
 		}
 		if err != nil {
 			return nil, err
 		}
-		r.next = next
 	}
 	e := r.ready[0]
 	r.ready = r.ready[1:]
 	return e, nil
+}
+
+// read takes the events of one stretch.
+func (r *topicTail) read(ctx context.Context) (err error) {
+	r.next, err = scanEvents(ctx, r.p, r.next, &r.parts, func(topic uuid.UUID, _ int64, e Event) error {
+		if topic == r.topic {
+			r.ready = append(r.ready, e)
+		}
+		return nil
+	}, &r.topic)
+	return err
 }
 
 // scanEvents reads one stretch of a control partition from an offset on, and returns the

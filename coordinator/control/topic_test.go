@@ -1,0 +1,146 @@
+package control
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/objectstore"
+	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/streamstore"
+)
+
+func openTopic(t *testing.T, partitions int) *Topic {
+	t.Helper()
+	ctx, log := context.Background(), slog.New(slog.DiscardHandler)
+	meta, err := metadata.Open(ctx, "sqlite::memory:", log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { meta.Close() })
+	store, err := streamstore.Open(ctx, streamstore.Config{WALLinger: time.Millisecond}, 1, objectstore.NewMemory(), meta, meta, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close(ctx) })
+	set, err := partition.OpenSet(ctx, partition.Config{}, store, meta, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { set.Close(ctx) })
+	topic, err := OpenTopic(ctx, set, partitions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return topic
+}
+
+// Each tail gets every event of its topic, once and in order, however the events of several
+// topics alternate in one partition and however far behind a tail is.
+func TestTailsGetTheirOwnEvents(t *testing.T) {
+	log := openTopic(t, 1)
+	const events = 200
+	var all sync.WaitGroup
+	for range 4 {
+		topic := uuid.New()
+		for range 2 {
+			tail, err := log.Tail(topic)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Go(func() {
+				defer tail.Close()
+				for i := range events {
+					e, err := tail.Next(t.Context())
+					if err != nil {
+						t.Errorf("event %d: %v", i, err)
+						return
+					}
+					if n, ok := e.(Needed); !ok || n.Writer != int32(i) {
+						t.Errorf("event %d is %#v", i, e)
+						return
+					}
+				}
+			})
+		}
+		all.Go(func() {
+			for i := 0; i < events; i += 2 { // two at a time: the second is not where the tail was told to look
+				if err := log.Append(t.Context(), topic, Needed{Writer: int32(i)}, Needed{Writer: int32(i + 1)}); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	if n := len(log.hubs.open); n != 0 {
+		t.Errorf("%d hubs outlive their tails", n)
+	}
+}
+
+// A tail that was told of an event takes all that came since, not only the last.
+func TestTailRemembersTheFirstEvent(t *testing.T) {
+	log := openTopic(t, 1)
+	topic := uuid.New()
+	tail, err := log.Tail(topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tail.Close()
+	for i := range 3 {
+		if err := log.Append(t.Context(), topic, Needed{Writer: int32(i)}); err != nil {
+			t.Fatal(err)
+		}
+		for !seen(tail.(*topicTail)) { // before the next is appended
+			<-tail.(*topicTail).moved
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for i := range 3 {
+		if e, err := tail.Next(ctx); err != nil || e.(Needed).Writer != int32(i) {
+			t.Fatalf("event %d: %#v %v", i, e, err)
+		}
+	}
+}
+
+func seen(r *topicTail) bool {
+	r.member.hub.mu.Lock()
+	defer r.member.hub.mu.Unlock()
+	return r.member.hub.seen == r.p.Offsets().HighWatermark
+}
+
+// Events of other topics do not wake a tail: they cost it nothing.
+func TestTailSleepsWhileOthersTalk(t *testing.T) {
+	log := openTopic(t, 1)
+	quiet, loud := uuid.New(), uuid.New()
+	tail, err := log.Tail(quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tail.Close()
+	heard, err := log.Tail(loud)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer heard.Close()
+	for i := range 50 {
+		if err := log.Append(t.Context(), loud, Needed{Writer: int32(i)}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := heard.Next(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if from, until, err := tail.(*topicTail).member.take(); from != until || err != nil {
+		t.Errorf("the tail of another topic is to read %d to %d, %v", from, until, err)
+	}
+	if len(tail.(*topicTail).moved) != 0 {
+		t.Error("the tail of another topic was woken")
+	}
+}
