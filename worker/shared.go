@@ -112,6 +112,9 @@ func (c *Config) setDefaults() {
 	if c.Refresh <= 0 {
 		c.Refresh = 15 * time.Minute
 	}
+	if c.Gather <= 0 {
+		c.Gather = time.Second
+	}
 	if c.Offer <= 0 {
 		c.Offer = 30 * time.Second
 	}

@@ -16,6 +16,7 @@ type memoryLog struct {
 	start   int64          // guarded by mu
 	end     int64          // guarded by mu
 	held    int64          // guarded by mu
+	reads   int            // guarded by mu
 	notify  []chan<- struct{}
 }
 
@@ -60,6 +61,7 @@ func (l *memoryLog) trim(start int64) {
 func (l *memoryLog) Read(_ context.Context, from int64, maxBytes int) ([]record.Batch, int64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.reads++
 	if from < l.start {
 		return nil, 0, ErrBelowStart
 	}

@@ -100,6 +100,10 @@ const (
 	maxAnswer    = 32 << 20 // … that an answer has
 	wireHeader   = 5        // magic byte and schema id
 	askAgainBase = 5 * time.Second
+
+	quietShare     = 8       // of a chunk: a partition with less is read with others of its records
+	gatherRecords  = 4 << 10 // as many do not wait for company
+	urgentPatience = 5       // retries that a request waits for what it hurried
 )
 
 // schedule starts the tasks that can run now.
@@ -125,25 +129,55 @@ func (w *Worker) schedule(ctx context.Context) {
 	for i, first := 0, w.cursor; i < len(w.order); i++ {
 		at := (first + i) % len(w.order)
 		p := w.order[at]
-		if p.busy || now.Before(p.retryAt) || !w.waiting(p) {
+		if p.busy || now.Before(p.retryAt) || !w.waiting(p) || w.gathers(p, now) {
 			continue
 		}
 		l := w.laneFor(p, lanes)
 		if l == nil {
 			continue
 		}
-		if !w.shared.budget.reserve(taskBytes(w.cfg)) {
+		chunk := w.cfg.ChunkBytes
+		if !p.later.IsZero() {
+			chunk /= quietShare
+		}
+		if !w.shared.budget.reserve(taskBytes(chunk)) {
 			w.relieve(ctx)
 			return
 		}
-		w.gen.running += taskBytes(w.cfg)
+		w.gen.running += taskBytes(chunk)
 		w.cursor = at + 1
-		w.start(p, l)
+		w.start(p, l, chunk)
 	}
 }
 
 // taskBytes is what a task may add to memory: the chunk, decompressed, and its columns.
-func taskBytes(c Config) int64 { return 4 * int64(c.ChunkBytes) }
+func taskBytes(chunk int) int64 { return 4 * int64(chunk) }
+
+// gathers reports whether the records of p wait for company. A partition of which a task read
+// little is read again after a while, or for a request: with a thousand such a task for each batch
+// would be most of the work.
+func (w *Worker) gathers(p *part, now time.Time) bool {
+	_, end := p.source.Bounds()
+	return !p.urgent && now.Before(p.later) && end-p.next < gatherRecords
+}
+
+// hurry has what waits for company read for the request.
+func (w *Worker) hurry() {
+	now := time.Now()
+	for _, p := range w.order {
+		p.urgent = !p.busy && !p.later.IsZero() && !now.Before(p.retryAt) && w.waiting(p)
+	}
+}
+
+// settle closes the files for the request, when they have what it hurried. Memory may be short:
+// a request does not wait long for that.
+func (w *Worker) settle(ctx context.Context) {
+	urgent := slices.ContainsFunc(w.order, func(p *part) bool { return p.urgent })
+	if w.open && (!urgent || time.Since(w.sealed) > urgentPatience*w.cfg.Retry) {
+		w.open = false
+		w.seal(ctx)
+	}
+}
 
 // laneFor returns the lane of p, or another that is free, or a new one if there are fewer than n.
 func (w *Worker) laneFor(p *part, n int) *lane {
@@ -232,10 +266,10 @@ func (w *Worker) rejournal(ctx context.Context) {
 }
 
 // start runs a task that converts a chunk of p into l.
-func (w *Worker) start(p *part, l *lane) {
+func (w *Worker) start(p *part, l *lane, chunk int) {
 	g, t := w.gen, w.table
 	p.busy, l.busy, p.lane = true, true, l
-	task := &task{w: w, p: p, l: l, table: t, refused: w.refused, joins: l.ranges[p.index] != nil, next: p.next, gap: p.gap, skip: p.skip}
+	task := &task{w: w, p: p, l: l, chunk: chunk, table: t, refused: w.refused, joins: l.ranges[p.index] != nil, next: p.next, gap: p.gap, skip: p.skip}
 	g.tasks.Go(func() {
 		if !w.shared.enter(g.ctx) {
 			return
@@ -251,6 +285,7 @@ type task struct {
 	w       *Worker
 	p       *part
 	l       *lane
+	chunk   int // bytes to read, about
 	table   *tableInfo
 	refused map[int32]string
 
@@ -267,6 +302,7 @@ type task struct {
 	full   bool  // the lane's files have their size
 	err    error // what stopped the task; next is where to go on
 	size   int64 // of the lane
+	read   int   // bytes
 }
 
 // run converts until the chunk ends, or a record needs what is not there yet.
@@ -304,7 +340,7 @@ func (t *task) prepare(ctx context.Context) (begin int64) {
 
 // convert decodes a chunk of records.
 func (t *task) convert(ctx context.Context) {
-	batches, next, err := t.p.source.Read(ctx, t.next, t.w.cfg.ChunkBytes)
+	batches, next, err := t.p.source.Read(ctx, t.next, t.chunk)
 	if err != nil {
 		if !errors.Is(err, ErrBelowStart) { // else prepare finds the gap
 			t.err = err
@@ -315,6 +351,7 @@ func (t *task) convert(ctx context.Context) {
 	defer t.w.shared.readers.Put(reader)
 	var rec record.Record
 	for _, b := range batches {
+		t.read += len(b)
 		if err := reader.Reset(b); err != nil {
 			t.err = fmt.Errorf("batch at offset %d: %w", b.BaseOffset(), err)
 			return
@@ -460,8 +497,12 @@ func (w *Worker) finish(t *task) {
 		r.Dead += t.dead
 	}
 	t.p.next, t.p.gap, t.p.skip = t.next, t.gap, t.skip
-	w.gen.running -= taskBytes(w.cfg)
-	w.shared.budget.add(t.size - t.l.reserved - taskBytes(w.cfg))
+	t.p.urgent, t.p.later = false, time.Time{}
+	if t.read < w.cfg.ChunkBytes/quietShare && t.next > t.begin && t.err == nil && t.needed < 0 && !t.split {
+		t.p.later = time.Now().Add(w.cfg.Gather)
+	}
+	w.gen.running -= taskBytes(t.chunk)
+	w.shared.budget.add(t.size - t.l.reserved - taskBytes(t.chunk))
 	t.l.reserved, t.l.full = t.size, t.full
 	w.metrics.rows.Add(float64(t.rows))
 	if t.next == t.begin && t.needed < 0 && t.err == nil && !t.split {

@@ -97,6 +97,7 @@ type Config struct {
 	Retry           time.Duration // pause before the registry or a store is asked again. 1 s if zero
 	Refresh         time.Duration // files that wait are journalled again after this. 15 min if zero
 	Offer           time.Duration // files that no commit took are offered again after this. 30 s if zero
+	Gather          time.Duration // a partition with few records is read after this, or for a commit. 1 s if zero
 }
 
 // A Worker converts the partitions of one topic that this node leads. Only run touches the
@@ -122,6 +123,7 @@ type Worker struct {
 	gen     *generation
 	request *control.Request // to be answered
 	sealed  time.Time        // when request came; what its answer lacks counts as arrived then
+	open    bool             // what request waits for is still being read
 	upto    int              // files that the answer has; -1 while lanes are being sealed
 	oldest  time.Time        // arrival of the oldest record that no answer has; zero if none
 	told    bool             // the coordinator knows of oldest
@@ -145,6 +147,8 @@ type part struct {
 	lane    *lane // where its records go until the lane is sealed
 	waits   bool  // for the answer to Needed
 	retryAt time.Time
+	later   time.Time      // few records come: they are read together then …
+	urgent  bool           // … or now: a request waits for them
 	skip    map[int64]bool // dead letters of an earlier life; nil until known
 }
 
@@ -271,6 +275,7 @@ func (w *Worker) run(ctx context.Context) error {
 	defer refresh.Stop()
 	for {
 		w.schedule(ctx)
+		w.settle(ctx)
 		w.tell(ctx)
 		w.answer(ctx)
 		select {
@@ -337,7 +342,7 @@ func (w *Worker) handle(ctx context.Context, e control.Event) {
 		if e.Epoch < w.epoch {
 			return
 		}
-		w.epoch, w.request, w.told = e.Epoch, nil, false
+		w.epoch, w.request, w.open, w.told = e.Epoch, nil, false, false
 		if w.oldest.IsZero() && len(w.gen.files)+len(w.gen.lanes) > 0 {
 			w.oldest = time.Now()
 		}
@@ -364,8 +369,8 @@ func (w *Worker) handle(ctx context.Context, e control.Event) {
 		if e.Epoch >= w.epoch && w.table != nil {
 			w.epoch = e.Epoch
 			w.reconcile(ctx, e.Next, true)
-			w.request, w.sealed, w.upto = &e, time.Now(), -1
-			w.seal(ctx)
+			w.request, w.sealed, w.upto, w.open = &e, time.Now(), -1, true
+			w.hurry()
 			w.oldest, w.told = time.Time{}, true // the answer tells
 		}
 	case control.Committed:
@@ -419,10 +424,11 @@ func (w *Worker) begin(ctx context.Context, t *tableInfo, next []control.Offset)
 		w.gen.end(w.shared)
 	}
 	w.gen = newGeneration(ctx)
-	w.table, w.request, w.told = t, nil, false
+	w.table, w.request, w.open, w.told = t, nil, false, false
 	w.oldest = time.Time{}
 	for _, p := range w.order {
 		p.next, p.gap, p.busy, p.lane, p.waits, p.retryAt, p.skip = -1, 0, false, nil, false, time.Time{}, nil
+		p.later, p.urgent = time.Time{}, false
 		p.committed.Store(-1)
 		start, _ := p.source.Bounds()
 		p.source.Hold(start)
@@ -533,7 +539,7 @@ func (w *Worker) waiting(p *part) bool {
 
 // answer answers the request when every file of it is durable.
 func (w *Worker) answer(ctx context.Context) {
-	if w.request == nil || slices.ContainsFunc(w.gen.lanes, func(l *lane) bool { return l.sealing }) {
+	if w.request == nil || w.open || slices.ContainsFunc(w.gen.lanes, func(l *lane) bool { return l.sealing }) {
 		return
 	}
 	if w.upto < 0 {

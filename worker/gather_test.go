@@ -1,0 +1,103 @@
+package worker
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/tabletopic/tabletopic/coordinator/control"
+)
+
+// However often the catalog refuses a commit, no data file is written again: the store has the
+// files that the table names, each of which took one request, and no other.
+func TestConflictsRewriteNoDataFiles(t *testing.T) {
+	p := newPath(t, 2)
+	refused := 0
+	p.catalog.fault = func(n int) fault {
+		if n%4 != 3 {
+			refused++
+			return faultConflict
+		}
+		return faultNone
+	}
+	p.start()
+	for range 5 {
+		p.produce(20)
+		p.committed()
+	}
+	p.crash()
+	p.exact(200, 0)
+	written := 0
+	for after := ""; ; {
+		page, err := p.bucket.List(t.Context(), "", after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(page) == 0 {
+			break
+		}
+		for _, o := range page {
+			after = o.Key
+			if strings.HasSuffix(o.Key, ".parquet") {
+				written++
+			}
+		}
+	}
+	table, err := p.load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := table.CurrentSnapshot().Summary.Properties.GetInt("total-data-files", -1)
+	if written != named || refused < 15 {
+		t.Errorf("%d data files were written, the table has %d, after %d conflicts", written, named, refused)
+	}
+}
+
+// The records of a quiet partition are read together, when a request asks for them, and the
+// answer has all of them.
+func TestQuietPartitionIsReadForTheRequest(t *testing.T) {
+	p := newPath(t, 1)
+	p.start()
+	p.produce(1)
+	p.committed() // there is a table
+	p.crash()
+	p.cfg.Lag, p.worker.Gather, p.worker.Offer = time.Hour, time.Hour, time.Hour
+	p.start()
+	p.wait(func() bool { return p.running.Lag()[0].Committed == 1 }, func() string { return "the worker to know the table" })
+	log := p.logs[0]
+	reads := func() int {
+		log.mu.Lock()
+		defer log.mu.Unlock()
+		return log.reads
+	}
+	before := reads()
+	p.produce(1)
+	p.wait(func() bool { return reads() > before }, func() string { return "the first record to be read" })
+	const more = 20
+	for range more {
+		p.produce(1)
+	}
+	// The task of the first record may not have ended when the first request comes.
+	for rows := int64(0); rows != 1+more; {
+		commit := uuid.New()
+		if err := p.control.Append(t.Context(), p.topic, control.Request{Epoch: p.epoch, Commit: commit, Next: []control.Offset{{Partition: 0, Offset: 1}}}); err != nil {
+			t.Fatal(err)
+		}
+		p.wait(func() (answered bool) {
+			for _, e := range p.control.All(p.topic) {
+				if a, ok := e.(control.Answer); ok && a.Commit == commit {
+					answered, rows = true, 0
+					for _, f := range a.Files {
+						rows += f.Rows
+					}
+				}
+			}
+			return answered
+		}, func() string { return "an answer" })
+		if n := reads() - before; n > 2 {
+			t.Fatalf("%d reads, want one of the first record and one of the others; the answer has %d rows", n, rows)
+		}
+	}
+}
