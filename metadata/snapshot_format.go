@@ -103,10 +103,14 @@ type snapshotWriter struct {
 	err error
 }
 
+// snapshotWindow bounds what the encoder remembers, in bytes. A snapshot comes with each commit of a
+// table: the 16 MiB that zstd takes otherwise were most of a commit's garbage.
+const snapshotWindow = 1 << 20
+
 func newSnapshotWriter(h SnapshotInfo) *snapshotWriter {
 	w := &snapshotWriter{}
 	w.out.Write(appendSnapshotHeader(nil, h))
-	w.z, w.err = zstd.NewWriter(&w.out, zstd.WithEncoderConcurrency(1))
+	w.z, w.err = zstd.NewWriter(&w.out, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(snapshotWindow))
 	return w
 }
 
