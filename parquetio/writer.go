@@ -326,7 +326,7 @@ type chunks struct {
 }
 
 const (
-	firstChunk = 64 << 10
+	firstChunk = 4 << 10 // a small file is not to hold much while it is written: there may be a thousand
 	largeChunk = 4 << 20
 )
 
