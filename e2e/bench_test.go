@@ -283,7 +283,8 @@ func BenchmarkTopics(b *testing.B) {
 			names[i] = fmt.Sprintf("clicks-%04d", i)
 		}
 		admin := s.admin()
-		for some := range slices.Chunk(names, 50) {
+		admin.SetTimeoutMillis(60_000)
+		for some := range slices.Chunk(names, 10) { // one after the other, each waits for a snapshot of the metadata
 			if _, err := admin.CreateTopics(context.Background(), 1, 1, config, some...); err != nil {
 				b.Fatal(err)
 			}
