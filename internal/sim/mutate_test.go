@@ -30,7 +30,12 @@ var found = []struct{ guard, seeds string }{
 
 // foundInTables names guards of the tables.
 var foundInTables = []struct{ guard, seeds string }{
-	{"sql-commit-compares", "1-60"},
+	{"sql-commit-compares", "1-2"},
+	{"table-rewind", "4-5"},
+	{"topic-incarnation", "9-10"},
+	{"table-of-another-topic", "12-13"},
+	{"dead-letter-stays-dead", "28-30"},
+	{"registry-down-waits", "29-30"},
 }
 
 // The simulation finds faults: without one of these guards some seed fails, in a process of its own.

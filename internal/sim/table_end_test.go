@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -199,9 +200,18 @@ func (l *tableLife) compare() error {
 		if err := l.comparePartition(at, want, rows[at], letters[at], h); err != nil {
 			return fmt.Errorf("partition %d: %w", i, err)
 		}
+		if w.holdsAll() && (h.begun[at] > 0 || len(h.gaps[at]) > 0) {
+			return fmt.Errorf("partition %d: retention removed what the table did not have: it began at %d and left out %v", i, h.begun[at], h.gaps[at])
+		}
 	}
 	l.log("compared %d records, %d snapshots", n, len(t.Metadata().Snapshots()))
 	return nil
+}
+
+// holdsAll tells whether the log must hold all records for the table, for as long as it takes.
+func (w *tableWorld) holdsAll() bool {
+	removes := []string{"delete records", "off and on", "roll back", "drop", "replace"}
+	return w.plan.hold < 0 && !slices.ContainsFunc(slices.Concat(w.plan.admin, w.plan.foreign), func(act string) bool { return slices.Contains(removes, act) })
 }
 
 // expected returns what was sent, by offset: what the log has, and what was acknowledged and is there no more.

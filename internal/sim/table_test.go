@@ -65,7 +65,7 @@ type tablePlan struct {
 	bad               float64       // share of records that cannot become rows
 	mixed             bool          // some of those would fit another table of the name; this one is there before
 	rewind            string        // table.topic.on.rewind
-	retention, hold   time.Duration // of the topic; 0 is without end
+	retention, hold   time.Duration // of the topic; retention 0 and a negative hold are without end
 	remote            float64       // share of the lives whose catalog is another process
 	foreign           []string      // what other writers do
 	foreignEvery      time.Duration // the longest between two of that
@@ -102,7 +102,7 @@ func newTablePlan(r *rand.Rand) tablePlan {
 	}
 	if r.IntN(3) == 0 {
 		p.retention = pick(r, 5*time.Second, time.Minute)
-		p.hold = pick(r, time.Millisecond, 10*time.Second, 0)
+		p.hold = pick(r, time.Millisecond, 10*time.Second, -time.Millisecond, -time.Millisecond)
 	}
 	if p.held == 3*time.Second {
 		p.grace = 40 * time.Second
