@@ -3,8 +3,10 @@ package e2e
 import (
 	"encoding/base64"
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +16,7 @@ import (
 
 // A foreign catalog is one that servers register, and how engines reach it.
 type foreign struct {
-	kind     string
+	kind     string   // empty: the server's own
 	settings []string // KEY=VALUE of tabletopic catalog add
 	s3       string   // endpoint of the files
 	bucket   string
@@ -23,8 +25,12 @@ type foreign struct {
 	trino    []string
 }
 
-// foreignCatalogs start other people's catalogs.
+// foreignCatalogs start other people's catalogs, and leave the server's own to it.
 var foreignCatalogs = map[string]func(t *testing.T) foreign{
+	"own": func(t *testing.T) foreign {
+		s3, _, _ := lab.Versitygw(t, "lake")
+		return foreign{s3: s3, bucket: "lake"}
+	},
 	"glue": func(t *testing.T) foreign {
 		s3, _, _ := lab.Versitygw(t, "lake")
 		endpoint := lab.Glue(t)
@@ -97,80 +103,121 @@ var foreignCatalogs = map[string]func(t *testing.T) foreign{
 	},
 }
 
-// In each catalog a topic's table is made, filled, evolved, goes on after a kill, and is read
-// by engines through that same catalog, row for row.
-func TestCatalogsOfOthers(t *testing.T) {
-	trino := lab.Trino(t)
-	for name, start := range foreignCatalogs {
-		t.Run(name, func(t *testing.T) {
-			f := start(t)
-			key := filepath.Join(t.TempDir(), "key")
-			if err := os.WriteFile(key, []byte(base64.StdEncoding.EncodeToString(make([]byte, 32))), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			s := newServer(t, "--secrets-key-file", key)
-			if !f.vended {
-				s.flags = append(s.flags, "--warehouse", "s3://"+f.bucket+"/own?region=us-east-1&path-style=true&endpoint="+f.s3)
-				s.env = s3Credentials
-			}
-			s.start()
-			add := []string{"catalog", "add", name, f.kind}
-			for _, kv := range f.settings {
-				add = append(add, "--set", kv)
-			}
-			if out, code := s.cli("", add...); code != 0 {
-				t.Fatalf("catalog add: %s", out)
-			}
-			s.createTopic("people", 2, 500*time.Millisecond, "table.topic.catalog", name, "table.topic.namespace", "crm")
+// In each catalog a topic's table is made, filled, evolved in columns and partitions, goes on
+// after a kill, and is read by engines through that same catalog, row for row.
+func TestCatalogs(t *testing.T) {
+	t.Parallel() // mostly waits
+	engines := sharedEngines(t)
+	names := slices.Sorted(maps.Keys(foreignCatalogs))
+	together(t, len(names), len(names), func(i int) string { return names[i] }, func(t *testing.T, i int) {
+		testCatalog(t, names[i], foreignCatalogs[names[i]](t), engines)
+	})
+}
 
-			v1 := `{"type": "record", "name": "P", "fields": [{"name": "id", "type": "long"}, {"name": "city", "type": "string"}]}`
-			v2 := `{"type": "record", "name": "P", "fields": [{"name": "id", "type": "long"}, {"name": "city", "type": "string"}, {"name": "nick", "type": ["null", "string"], "default": null}]}`
-			type person1 struct {
-				ID   int64  `avro:"id"`
-				City string `avro:"city"`
-			}
-			type person2 struct {
-				ID   int64   `avro:"id"`
-				City string  `avro:"city"`
-				Nick *string `avro:"nick"`
-			}
-			h1 := registerSchema(t, s, "people-value", v1)
-			produceAll(t, s, "people", encoded(t, h1, v1, person1{1, "Rome"}), encoded(t, h1, v1, person1{2, "Oslo"}))
-			waitForTable(t, s, "people", 2, time.Minute)
-			nick := "ada"
-			h2 := registerSchema(t, s, "people-value", v2)
-			produceAll(t, s, "people", encoded(t, h2, v2, person2{3, "Bonn", &nick}))
-			waitForTable(t, s, "people", 3, time.Minute)
-			s.kill()
-			s.start()
-			produceAll(t, s, "people", encoded(t, h1, v1, person1{4, "Lima"}))
-			waitForTable(t, s, "people", 4, time.Minute)
-
-			if out, code := s.cli("", "table", "verify", "people"); code != 0 {
-				t.Errorf("verify: %s", out)
-			}
-			if out, code := s.cli("", "catalog", "test", name); code != 0 {
-				t.Errorf("catalog test: %s", out)
-			}
-			if out, code := s.cli("", "catalog", "list"); code != 0 || !strings.Contains(out, name) || !strings.Contains(out, "people") || strings.Contains(out, lab.SecretKey) {
-				t.Errorf("catalog list: %s", out)
-			}
-			if out, code := s.cli("", "catalog", "remove", name); code != 1 || !strings.Contains(out, "people") {
-				t.Errorf("remove of a catalog that is in use: %s", out)
-			}
-			want := "id,city,nick\n1,Rome,NULL\n2,Oslo,NULL\n3,Bonn,ada\n4,Lima,NULL\n"
-			for engine, settings := range map[string][]string{"spark": f.spark, "trino": f.trino} {
-				args := []string{engine, "--sort", "--s3-endpoint", f.s3}
-				for _, kv := range settings {
-					args = append(args, "--set", kv)
-				}
-				got, err := tryRun(append([]string{"TRINO_URL=" + trino}, s3Credentials...), "lab/query", append(args, "SELECT id, city, nick FROM ice.crm.people")...)
-				if err != nil {
-					t.Error(err)
-				} else if got != want {
-					t.Errorf("%s: got\n%swant\n%s", engine, got, want)
-				}
-			}
-		})
+func testCatalog(t *testing.T, name string, f foreign, engines []string) {
+	key := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(key, []byte(base64.StdEncoding.EncodeToString(make([]byte, 32))), 0o600); err != nil {
+		t.Fatal(err)
 	}
+	s := newServer(t, "--secrets-key-file", key)
+	if !f.vended {
+		s.flags = append(s.flags, "--warehouse", "s3://"+f.bucket+"/own?region=us-east-1&path-style=true&endpoint="+f.s3)
+		s.env = s3Credentials
+	}
+	s.start()
+	topic := []string{"table.topic.namespace", "crm", "table.topic.partition.by", "city"}
+	if f.kind == "" {
+		f.spark = []string{"type=rest", "uri=" + s.catalogURL()}
+		f.trino = []string{"iceberg.catalog.type=rest", "iceberg.rest-catalog.uri=" + s.catalogURL()}
+	} else {
+		f.add(t, s, name)
+		topic = append(topic, "table.topic.catalog", name)
+	}
+	s.createTopic("people", 2, 500*time.Millisecond, topic...)
+
+	v1 := `{"type": "record", "name": "P", "fields": [{"name": "id", "type": "long"}, {"name": "city", "type": "string"}]}`
+	v2 := `{"type": "record", "name": "P", "fields": [{"name": "id", "type": "long"}, {"name": "city", "type": "string"}, {"name": "nick", "type": ["null", "string"], "default": null}]}`
+	type person1 struct {
+		ID   int64  `avro:"id"`
+		City string `avro:"city"`
+	}
+	type person2 struct {
+		ID   int64   `avro:"id"`
+		City string  `avro:"city"`
+		Nick *string `avro:"nick"`
+	}
+	h1 := registerSchema(t, s, "people-value", v1)
+	produceAll(t, s, "people", encoded(t, h1, v1, person1{1, "Rome"}), encoded(t, h1, v1, person1{2, "Oslo"}))
+	waitForTable(t, s, "people", 2, time.Minute)
+	nick := "ada"
+	h2 := registerSchema(t, s, "people-value", v2)
+	produceAll(t, s, "people", encoded(t, h2, v2, person2{3, "Bonn", &nick}))
+	waitForTable(t, s, "people", 3, time.Minute)
+	s.kill()
+	s.start()
+	if out, code := s.cli("", "topic", "alter", "people", "-c", "table.topic.partition.by=bucket(id,4),truncate(city,1)"); code != 0 {
+		t.Fatalf("topic alter: %s", out)
+	}
+	produceAll(t, s, "people", encoded(t, h1, v1, person1{4, "Lima"}))
+	waitForTable(t, s, "people", 4, time.Minute)
+
+	if out, code := s.cli("", "table", "verify", "people"); code != 0 {
+		t.Errorf("verify: %s", out)
+	}
+	if f.kind != "" {
+		f.manage(t, s, name)
+	}
+	for _, c := range []struct{ engine, statement, want string }{
+		{"spark", "SELECT id, city, nick FROM ice.crm.people", "id,city,nick\n1,Rome,NULL\n2,Oslo,NULL\n3,Bonn,ada\n4,Lima,NULL\n"},
+		{"trino", "SELECT id, city, nick FROM ice.crm.people", "id,city,nick\n1,Rome,NULL\n2,Oslo,NULL\n3,Bonn,ada\n4,Lima,NULL\n"},
+		{"trino", "SELECT id FROM ice.crm.people WHERE city = 'Lima'", "id\n4\n"},
+		{"spark", "SELECT id FROM ice.crm.people WHERE city = 'Lima'", "id\n4\n"},
+		// The files of the first spec are of three cities, that of the second has a bucket.
+		{"spark", "SELECT partition.city AS city, partition.city_trunc_1 AS c, count(partition.id_bucket_4) AS buckets FROM ice.crm.people.files GROUP BY 1, 2", "city,c,buckets\nBonn,NULL,0\nNULL,L,1\nOslo,NULL,0\nRome,NULL,0\n"},
+	} {
+		if got, err := f.query(engines, c.engine, c.statement); err != nil {
+			t.Error(err)
+		} else if got != c.want {
+			t.Errorf("%s: %s: got\n%swant\n%s", c.engine, c.statement, got, c.want)
+		}
+	}
+}
+
+// add registers the catalog with a server.
+func (f foreign) add(t *testing.T, s *server, name string) {
+	t.Helper()
+	args := []string{"catalog", "add", name, f.kind}
+	for _, kv := range f.settings {
+		args = append(args, "--set", kv)
+	}
+	if out, code := s.cli("", args...); code != 0 {
+		t.Fatalf("catalog add: %s", out)
+	}
+}
+
+// manage tries the commands about a catalog that is in use.
+func (f foreign) manage(t *testing.T, s *server, name string) {
+	t.Helper()
+	if out, code := s.cli("", "catalog", "test", name); code != 0 {
+		t.Errorf("catalog test: %s", out)
+	}
+	if out, code := s.cli("", "catalog", "list"); code != 0 || !strings.Contains(out, name) || !strings.Contains(out, "people") || strings.Contains(out, lab.SecretKey) {
+		t.Errorf("catalog list: %s", out)
+	}
+	if out, code := s.cli("", "catalog", "remove", name); code != 1 || !strings.Contains(out, "people") {
+		t.Errorf("remove of a catalog that is in use: %s", out)
+	}
+}
+
+// query runs SQL in spark or trino through the catalog and returns sorted CSV.
+func (f foreign) query(engines []string, engine, statement string) (string, error) {
+	settings := f.spark
+	if engine == "trino" {
+		settings = f.trino
+	}
+	args := []string{engine, "--sort", "--s3-endpoint", f.s3}
+	for _, kv := range settings {
+		args = append(args, "--set", kv)
+	}
+	return tryRun(append(engines[:len(engines):len(engines)], s3Credentials...), "lab/query", append(args, statement)...)
 }

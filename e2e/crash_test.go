@@ -259,9 +259,16 @@ func checkTable(t *testing.T, l *lake, s *server, topic string, log map[place]st
 		}
 	}
 	waitForTable(t, s, topic, good, 60*time.Second)
+	rows := l.query(t, s, "duckdb", `SELECT id, text, _kafka."partition" AS p, _kafka."offset" AS o FROM ice.default.`+topic)
+	checkRows(t, s, topic, rows, log)
+}
+
+// checkRows compares id, text, partition and offset of a table's rows, and the dead letters,
+// with the log, place by place.
+func checkRows(t *testing.T, s *server, topic, rows string, log map[place]string) {
+	t.Helper()
 	count := map[place]int{}
 	schema := avro.MustParse(eventSchema)
-	rows := l.query(t, s, "duckdb", `SELECT id, text, _kafka."partition" AS p, _kafka."offset" AS o FROM ice.default.`+topic)
 	records, err := csv.NewReader(strings.NewReader(rows)).ReadAll()
 	if err != nil {
 		t.Fatal(err)

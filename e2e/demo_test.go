@@ -82,7 +82,7 @@ func TestReadmeTour(t *testing.T) {
 func TestExampleQueries(t *testing.T) {
 	l := directoryLake(t)
 	s := l.server(t)
-	l.trino = []string{"TRINO_URL=" + lab.Trino(t)}
+	l.queryEnv = sharedEngines(t)
 	s.createTopic("clicks", 2, 500*time.Millisecond)
 	produceExample(t, s, "python", "clicks", 0, 1203)
 	waitForTable(t, s, "clicks", 1203, 30*time.Second)

@@ -19,7 +19,7 @@ type lake struct {
 	flags     []string // of serve
 	env       []string // of serve
 	queryArgs []string // of lab/query
-	trino     []string // environment of lab/query
+	queryEnv  []string // environment of lab/query
 }
 
 func directoryLake(testing.TB) *lake { return &lake{} }
@@ -59,7 +59,7 @@ func (l *lake) query(t testing.TB, s *server, engine, sql string) string {
 
 func (l *lake) tryQuery(s *server, engine, sql string) (string, error) {
 	args := append([]string{engine, "--uri", s.catalogURL(), "--sort"}, l.queryArgs...)
-	return tryRun(l.trino, "lab/query", append(args, sql)...)
+	return tryRun(l.queryEnv, "lab/query", append(args, sql)...)
 }
 
 // produceExample runs one of the examples' producers and returns what it says it did.
@@ -134,7 +134,7 @@ type tableStatus struct {
 func TestEnginesAgreeWithTheLog(t *testing.T) {
 	forEachLake(t, func(t *testing.T, l *lake) {
 		s := l.server(t)
-		l.trino = []string{"TRINO_URL=" + lab.Trino(t)}
+		l.queryEnv = sharedEngines(t)
 		s.createTopic("clicks", 4, time.Second)
 		var sumDwell, sumID int64
 		counts := map[string]int{"python": 60_000, "java": 70_000, "go": 70_000}
@@ -174,7 +174,7 @@ func TestEnginesAgreeWithTheLog(t *testing.T) {
 func TestFlights(t *testing.T) {
 	l := directoryLake(t)
 	s := l.server(t)
-	l.trino = []string{"TRINO_URL=" + lab.Trino(t)}
+	l.queryEnv = sharedEngines(t)
 	s.createTopic("flights", 3, time.Second)
 	want := run(t, nil, "lab/flights", "--bootstrap", s.kafka, "--registry", s.registryURL(), "flights")
 	if n := strings.Count(want, "\n") - 1; n != 336_776 {

@@ -1,10 +1,13 @@
 package lab
 
 import (
+	"crypto/rand"
 	"fmt"
 	"net/http"
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -39,5 +42,35 @@ func IcebergRESTOn(t testing.TB, port int, data, warehouse, s3 string) (stop fun
 			return fmt.Errorf("%s", resp.Status)
 		}
 		return nil
+	})
+}
+
+// ExpiringTokens starts a proxy in front of a REST catalog, and returns its URI. It gives
+// OAuth2 tokens to whoever asks, and answers 401 to those that bring none or one that is
+// older than life.
+func ExpiringTokens(t testing.TB, target string, life time.Duration) (uri string) {
+	t.Helper()
+	var mu sync.Mutex
+	ends := map[string]time.Time{}
+	return Proxy(t, target, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		mu.Lock()
+		good := time.Now().Before(ends[token])
+		mu.Unlock()
+		switch {
+		case r.URL.Path == "/v1/oauth/tokens":
+			token := rand.Text()
+			mu.Lock()
+			ends[token] = time.Now().Add(life)
+			mu.Unlock()
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(w, `{"access_token": %q, "token_type": "bearer", "expires_in": %d}`, token, int(life.Seconds()))
+		case !good:
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusUnauthorized)
+			fmt.Fprint(w, `{"error": {"message": "the token has expired", "type": "NotAuthorizedException", "code": 401}}`)
+		default:
+			next.ServeHTTP(w, r)
+		}
 	})
 }

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"testing"
 	"time"
@@ -12,7 +13,11 @@ import (
 func Spark(t testing.TB, query string) (url string) {
 	t.Helper()
 	Path(t, "spark", "classpath")
-	port := StartOnPort(t, 3*time.Minute, func(port int) *exec.Cmd { return exec.Command(query, "spark", "--serve", fmt.Sprint(port)) })
+	port := StartOnPort(t, 3*time.Minute, func(port int) *exec.Cmd {
+		cmd := exec.Command(query, "spark", "--serve", fmt.Sprint(port))
+		cmd.Env = append(os.Environ(), "AWS_ACCESS_KEY_ID="+AccessKey, "AWS_SECRET_ACCESS_KEY="+SecretKey) // for catalogs of AWS
+		return cmd
+	})
 	return "http://" + loopback(port)
 }
 
