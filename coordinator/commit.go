@@ -68,6 +68,7 @@ func (c *Coordinator) commit(ctx context.Context, cm *Commit) (snapshot int64, e
 				return 0, context.Cause(ctx) // the next coordinator reads the table
 			}
 			c.metrics.unknowns.Inc()
+			c.refused(err)
 			c.log.Warn("commit outcome unknown: reading the table until it is", "commit_id", cm.ID, "attempt", attempt+1, "error", err)
 		default:
 			return 0, fmt.Errorf("commit %s: %w", cm.ID, err)
@@ -202,18 +203,13 @@ func (c *Coordinator) reload(ctx context.Context) error {
 		switch {
 		case err == nil:
 			c.table = t
-			c.metrics.catalogUp.Set(1)
-			c.trouble.Store(nil)
 			return nil
 		case errors.Is(err, catalog.ErrNoTable):
-			c.metrics.catalogUp.Set(1)
 			return fmt.Errorf("%w: it was dropped", errReplaced)
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		c.metrics.catalogUp.Set(0)
-		c.trouble.Store(&err)
 		c.log.Warn("load table: trying again", "table", c.ident, "attempt", attempt+1, "error", err)
 		if err := c.pause(ctx, attempt); err != nil {
 			return err

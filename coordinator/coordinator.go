@@ -25,7 +25,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/apache/iceberg-go"
@@ -57,6 +56,7 @@ type Config struct {
 	Timeout     time.Duration // a round waits no longer than this for answers. 30 s if zero
 	MinBackoff  time.Duration // first pause between attempts at the catalog. 100 ms if zero
 	MaxBackoff  time.Duration // longest. 10 s if zero
+	StuckLags   int           // a table without a commit for so many lags, while records wait, is stuck. 10 if zero
 
 	KeepAll      bool          // commits expire no snapshots
 	ExpireAfter  time.Duration // age of snapshots that a new table's commits expire. 1 h if zero
@@ -76,6 +76,9 @@ func (c *Config) setDefaults() {
 		c.ExpireAfter = time.Hour
 	}
 	c.ExpireRetain = max(c.ExpireRetain, 1)
+	if c.StuckLags <= 0 {
+		c.StuckLags = 10
+	}
 	if c.OnRewind == "" {
 		c.OnRewind = RewindPause
 	}
@@ -86,7 +89,7 @@ type Schemas interface {
 	Value(ctx context.Context, id int32) (*parquetio.ValueSchema, error)
 }
 
-// A Coordinator commits one topic. Only Run touches its fields, but for trouble.
+// A Coordinator commits one topic. Only Run touches its fields, but for watch.
 type Coordinator struct {
 	topic   Topic
 	cfg     Config
@@ -105,7 +108,7 @@ type Coordinator struct {
 	announced int     // schema that the workers know of
 	spec      int     // partition spec that they know of
 	fits      []int32 // writer schemas that the current table schema is known to hold
-	trouble   atomic.Pointer[error]
+	watch     watch
 }
 
 // New returns a coordinator that has not begun. The metrics may be nil.
@@ -115,12 +118,14 @@ func New(topic Topic, cat catalog.Catalog, ctl control.Log, schemas Schemas, cfg
 	if err != nil {
 		return nil, err
 	}
-	return &Coordinator{
-		topic: topic, cfg: cfg, ident: ident, catalog: cat, control: ctl, schemas: schemas,
+	c := &Coordinator{
+		topic: topic, cfg: cfg, ident: ident, control: ctl, schemas: schemas,
 		log:     log.With("topic", topic.Name, "table", strings.Join(ident, "."), "epoch", topic.Epoch),
 		metrics: m.topic(topic.Name),
 		jitter:  rand.New(rand.NewPCG(binary.BigEndian.Uint64(topic.ID[:8]), uint64(topic.Epoch))),
-	}, nil
+	}
+	c.catalog = &watched{cat, &c.watch, c.metrics.up}
+	return c, nil
 }
 
 // Run coordinates until ctx ends, or a newer coordinator has the table (ErrFenced).
@@ -130,11 +135,12 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		c.trouble.Store(&err)
 		if errors.Is(err, ErrFenced) {
+			c.watch.tell(func(h *Health, now time.Time) { h.Paused(err, now) })
 			c.log.Warn("coordinator stops", "error", err)
 			return err
 		}
+		c.watch.tell(func(h *Health, now time.Time) { h.Broken(err, now) })
 		c.log.Error("coordinator begins again from the table", "error", err)
 		if err := c.pause(ctx, attempt); err != nil {
 			return err
@@ -185,6 +191,7 @@ func (c *Coordinator) run(ctx context.Context) error {
 	if err := c.announce(ctx, st); err != nil {
 		return err
 	}
+	c.watch.tell(func(h *Health, now time.Time) { h.Begun(now) })
 
 	var wake <-chan time.Time
 	timer := time.NewTimer(time.Hour)
@@ -199,12 +206,15 @@ func (c *Coordinator) run(ctx context.Context) error {
 		case <-wake:
 			step = st.Tick(uuid.New(), time.Now())
 		}
+		c.watch.tell(func(h *Health, _ time.Time) { h.Waits(st.Waits()) })
 		if err == nil {
 			err = c.act(ctx, st, &step)
 		}
 		if err != nil {
 			return err
 		}
+		c.watch.show(c.table)
+		c.watch.tell(func(h *Health, _ time.Time) { h.Waits(st.Waits()) })
 		wake = nil
 		if c.table != nil && !step.Wake.IsZero() {
 			timer.Reset(time.Until(step.Wake))
@@ -228,7 +238,7 @@ func (c *Coordinator) act(ctx context.Context, st *State, step *Step) error {
 	snapshot, err := c.commit(ctx, cm)
 	switch {
 	case err == nil:
-		c.trouble.Store(nil)
+		c.watch.tell(func(h *Health, now time.Time) { h.Committed(now) })
 		*step = st.Done(snapshot, time.Now())
 		c.metrics.committed(cm)
 		for _, g := range cm.gaps() {
@@ -262,7 +272,7 @@ func (c *Coordinator) act(ctx context.Context, st *State, step *Step) error {
 		return err
 	}
 	c.metrics.failures.Inc()
-	c.trouble.Store(&err)
+	c.refused(err)
 	c.log.Error("commit refused: its records wait and are tried again", "commit_id", cm.ID, "error", err)
 	*step = st.Failed(time.Now(), c.cfg.MaxBackoff)
 	return c.reload(ctx)
@@ -351,7 +361,8 @@ func (c *Coordinator) open(ctx context.Context) (map[int32]int64, error) {
 		var v view
 		if v, err = c.look(); err == nil {
 			c.metrics.paused.Set(0)
-			c.trouble.Store(nil)
+			c.watch.show(c.table)
+			c.watch.tell(func(h *Health, now time.Time) { h.Begun(now); h.Filled(v.own) })
 			c.foreseen(v)
 			return v.next, c.prove(ctx)
 		}
@@ -359,7 +370,8 @@ func (c *Coordinator) open(ctx context.Context) (map[int32]int64, error) {
 			return nil, err
 		}
 		c.metrics.paused.Set(1)
-		c.trouble.Store(&err)
+		c.watch.show(c.table)
+		c.watch.tell(func(h *Health, now time.Time) { h.Paused(err, now) })
 		if attempt == 0 {
 			c.log.Error("table paused", "error", err)
 		}
@@ -377,12 +389,9 @@ func CheckOwner(t *table.Table, topic string) error {
 	return nil
 }
 
-// Trouble returns why the table gets no rows for now, nil if nothing is known to be wrong.
-func (c *Coordinator) Trouble() error {
-	if err := c.trouble.Load(); err != nil {
-		return *err
-	}
-	return nil
+// refused notes why a commit, or the table itself, did not come about.
+func (c *Coordinator) refused(err error) {
+	c.watch.tell(func(h *Health, now time.Time) { h.Refused(err, now) })
 }
 
 // foreseen logs what an operator should know of before the next commit.
@@ -488,6 +497,7 @@ func (c *Coordinator) create(ctx context.Context, v *parquetio.ValueSchema) (don
 	if _, err = c.catalog.Create(ctx, c.ident, schema, props); err == nil {
 		c.log.Info("table created", "columns", schema.NumFields())
 	} else if ctx.Err() == nil {
+		c.refused(err)
 		c.log.Warn("create table: reading what is there", "error", err)
 	}
 	next, err := c.open(ctx)

@@ -68,6 +68,9 @@ func Open(set *partition.Set, ctl *control.Topic, catalogs Catalogs, schemas Sch
 		out.mu.Lock()
 		delete(out.coordinators, t.ID)
 		out.mu.Unlock()
+		if _, ok := set.Topic(t.Name); !ok {
+			m.forget(t.Name)
+		}
 	})
 	s := &Sweeper{Log: ctl, Logger: log, Grace: cmp.Or(sweep.Grace, time.Hour), Load: func(ctx context.Context, id uuid.UUID) (*table.Table, catalog.Locator, error) {
 		return sweepTarget(ctx, set, catalogs, locators, id)
@@ -83,22 +86,11 @@ func (m *Manager) Close() {
 	m.owned.Wait()
 }
 
-// Trouble returns why the table of a topic gets no rows for now; nil if nothing is known to
-// be wrong, or the topic has no coordinator here.
-func (m *Manager) Trouble(topic uuid.UUID) error {
-	m.mu.Lock()
-	c := m.coordinators[topic]
-	m.mu.Unlock()
-	if c == nil {
-		return nil
-	}
-	return c.Trouble()
-}
-
 // ConfigOf returns the settings of a topic's coordinator.
 func ConfigOf(t partition.TableConfig) Config {
 	return Config{
 		Namespace: t.Namespace, Table: t.Name, KafkaColumn: t.KafkaColumn, PartitionBy: t.PartitionBy, OnRewind: t.OnRewind, Lag: t.TargetLag,
 		KeepAll: !t.ExpireSnapshots, ExpireAfter: t.ExpireAfter, ExpireRetain: t.ExpireRetain,
+		StuckLags: t.StuckLags,
 	}
 }

@@ -71,6 +71,25 @@ func (m *Metrics) topic(name string) topicMetrics {
 	}
 }
 
+// forget lets go of the series of a topic that is gone.
+func (m *Metrics) forget(topic string) {
+	if m == nil {
+		return
+	}
+	for _, v := range []*prometheus.MetricVec{m.commits.MetricVec, m.conflicts.MetricVec, m.unknowns.MetricVec, m.failures.MetricVec, m.rows.MetricVec, m.dead.MetricVec,
+		m.files.MetricVec, m.gaps.MetricVec, m.seconds.MetricVec, m.catalogUp.MetricVec, m.paused.MetricVec, m.schema.MetricVec} {
+		v.DeletePartialMatch(prometheus.Labels{"topic": topic})
+	}
+}
+
+func (m *topicMetrics) up(yes bool) {
+	v := 0.0
+	if yes {
+		v = 1
+	}
+	m.catalogUp.Set(v)
+}
+
 func (m *topicMetrics) committed(c *Commit) {
 	m.commits.Inc()
 	for _, r := range c.Ranges {

@@ -31,6 +31,9 @@ type State struct {
 	pending *Commit         // handed over and not yet known
 	begun   time.Time       // when that round, or the one of that commit, began
 	ahead   time.Duration   // a round begins this long before the lag is over
+
+	oldest time.Time           // arrival of the oldest record that the table does not hold; zero if none
+	silent map[int32]time.Time // partitions without an answer in their last round, since when
 }
 
 // round is a request that waits for answers.
@@ -73,8 +76,12 @@ func (c *Commit) Next() []control.Offset {
 // NewState begins with a table that holds everything below next. Rounds begin after lag,
 // and end after timeout.
 func NewState(epoch, partitions int32, next map[int32]int64, lag, timeout time.Duration) *State {
-	return &State{epoch: epoch, partitions: partitions, next: clone(next), lag: lag, timeout: timeout}
+	return &State{epoch: epoch, partitions: partitions, next: clone(next), lag: lag, timeout: timeout, silent: map[int32]time.Time{}}
 }
+
+// Waits returns since when the oldest record waits for a commit, as far as the workers have
+// said, and which partitions gave no answer in their last round, since when.
+func (s *State) Waits() (oldest time.Time, silent map[int32]time.Time) { return s.oldest, s.silent }
 
 // Next returns where the table is.
 func (s *State) Next() []control.Offset { return offsets(s.next) }
@@ -83,12 +90,17 @@ func (s *State) Next() []control.Offset { return offsets(s.next) }
 func (s *State) Reset(next map[int32]int64) {
 	s.next = clone(next)
 	s.round, s.pending, s.full = nil, nil, false
+	s.oldest = s.since
 }
 
 // Apply folds one control event into s. It is the only way answers arrive.
 func (s *State) Apply(e control.Event, now time.Time) Step {
 	step := Step{}
 	switch e := e.(type) {
+	case control.Hello:
+		for _, p := range e.Partitions {
+			delete(s.silent, p)
+		}
 	case control.Pending:
 		s.waits(e.Since)
 		s.full = s.full || e.Full
@@ -104,6 +116,7 @@ func (s *State) waits(since time.Time) {
 	if !since.IsZero() && (s.since.IsZero() || since.Before(s.since)) {
 		s.since = since
 	}
+	s.oldest = earlier(s.oldest, since)
 }
 
 // Tick begins a round with id if one is due, or ends the one whose time is up.
@@ -113,6 +126,7 @@ func (s *State) Tick(id uuid.UUID, now time.Time) Step {
 	case s.pending != nil:
 	case s.round != nil:
 		if !now.Before(s.round.deadline) {
+			s.miss(now)
 			step = s.finish()
 		}
 	case s.due(now):
@@ -127,6 +141,15 @@ func (s *State) Tick(id uuid.UUID, now time.Time) Step {
 	}
 	step.Wake = s.wake()
 	return step
+}
+
+// miss notes the partitions that gave no answer.
+func (s *State) miss(now time.Time) {
+	for p := range s.partitions {
+		if _, known := s.silent[p]; !known && !s.round.answered[p] {
+			s.silent[p] = now
+		}
+	}
 }
 
 func (s *State) due(now time.Time) bool {
@@ -171,6 +194,7 @@ func (s *State) answer(a control.Answer) Step {
 	}
 	for p := range spoken {
 		r.answered[p] = true
+		delete(s.silent, p)
 	}
 	if !a.Since.IsZero() && (r.since.IsZero() || a.Since.Before(r.since)) {
 		r.since = a.Since
@@ -208,6 +232,7 @@ func (s *State) finish() Step {
 	s.round = nil
 	s.waits(r.since)
 	if len(r.files) == 0 {
+		s.oldest = s.since
 		return Step{}
 	}
 	s.pending = &Commit{ID: r.id, Epoch: s.epoch, Files: r.files, Ranges: merge(r.files), From: map[int32]int64{}}
@@ -241,6 +266,7 @@ func merge(files []control.File) []control.Range {
 func (s *State) Done(snapshot int64, now time.Time) Step {
 	c := s.pending
 	s.pending = nil
+	s.oldest = s.since
 	s.ahead = min((s.ahead+now.Sub(s.begun))/2, s.lag/2)
 	for _, x := range c.Ranges {
 		s.next[x.Partition] = x.End
@@ -258,7 +284,7 @@ func (s *State) Done(snapshot int64, now time.Time) Step {
 // Failed says that the commit is not in the table. Its records wait, for a round after delay.
 func (s *State) Failed(now time.Time, delay time.Duration) Step {
 	s.pending = nil
-	s.waits(now.Add(delay - s.lag + s.ahead))
+	s.since = earlier(s.since, now.Add(delay-s.lag+s.ahead))
 	return Step{Wake: s.wake()}
 }
 

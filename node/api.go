@@ -3,37 +3,47 @@ package node
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
 
-	"github.com/tabletopic/tabletopic/catalog"
 	"github.com/tabletopic/tabletopic/coordinator"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/partition"
 	"github.com/tabletopic/tabletopic/worker"
 )
 
-// TableStatus says how far the table of a topic is.
+// TableStatus says how the table of a topic is, and how far. Times are RFC 3339, lags are
+// of committed records: the age is that of the oldest, by its arrival.
 type TableStatus struct {
-	Topic      string            `json:"topic"`
-	Table      string            `json:"table"`
-	Location   string            `json:"location,omitempty"`
-	Snapshot   int64             `json:"snapshot,omitempty"`
-	Snapshots  int               `json:"snapshots"`
-	Rows       int64             `json:"rows"`
-	Files      int64             `json:"files"`
-	LagRecords int64             `json:"lag_records"`
-	LagMillis  int64             `json:"lag_ms"`
-	Columns    []Column          `json:"columns,omitempty"`
-	Partitions []PartitionStatus `json:"partitions"`
-	Error      string            `json:"error,omitempty"`
+	Topic     string                 `json:"topic"`
+	Table     string                 `json:"table"`
+	Catalog   string                 `json:"catalog,omitempty"` // the registered one; empty is the servers' own
+	State     coordinator.TableState `json:"state"`
+	Message   string                 `json:"message,omitempty"` // what is wrong, and what to do
+	Since     *time.Time             `json:"since,omitempty"`   // when that began
+	Location  string                 `json:"location,omitempty"`
+	Snapshot  int64                  `json:"snapshot,omitempty"`
+	Snapshots int                    `json:"snapshots"`
+	Committed *time.Time             `json:"committed,omitempty"` // the last commit of this topic, unless its snapshot has expired
+	CommitAge int64                  `json:"commit_age_ms,omitempty"`
+	Rows      int64                  `json:"rows"`
+	Files     int64                  `json:"files"`
+	Waiting   int                    `json:"files_waiting"` // written, for the next commit
+
+	// DeadLetters are the records that could not become rows, by cause, since their server started.
+	DeadLetters map[string]int64 `json:"dead_letters,omitempty"`
+
+	LagRecords       int64             `json:"lag_records"` // that the table lacks
+	LagMillis        int64             `json:"lag_ms"`
+	UnwrittenRecords int64             `json:"unwritten_records"` // that no data file has either
+	UnwrittenMillis  int64             `json:"unwritten_ms"`
+	Columns          []Column          `json:"columns,omitempty"`
+	Partitions       []PartitionStatus `json:"partitions"`
 }
 
 // Column is a column of a table on its top level.
@@ -44,26 +54,34 @@ type Column struct {
 
 // PartitionStatus compares a partition with the table.
 type PartitionStatus struct {
-	Partition int32 `json:"partition"`
-	LogStart  int64 `json:"log_start"`
-	LogEnd    int64 `json:"log_end"`
-	TableNext int64 `json:"table_next"` // first offset that the table does not hold; -1 if none was begun
+	Partition        int32 `json:"partition"`
+	LogStart         int64 `json:"log_start"`
+	LogEnd           int64 `json:"log_end"`
+	TableNext        int64 `json:"table_next"`   // first offset that the table does not hold; -1 if none was begun
+	WrittenNext      int64 `json:"written_next"` // first offset that no data file holds; -1 likewise
+	LagRecords       int64 `json:"lag_records"`
+	LagMillis        int64 `json:"lag_ms"`
+	UnwrittenRecords int64 `json:"unwritten_records"`
+	UnwrittenMillis  int64 `json:"unwritten_ms"`
 }
 
 // handleAPI adds the administration API. Errors are {"message": …}.
 //
-//	GET  /api/tables                  {"tables": [TableStatus, …]}
-//	GET  /api/tables/{topic}          TableStatus
-//	POST /api/tables/{topic}/verify   coordinator.Report
+//	GET  /api/tables?topic=T                {"tables": [TableStatus, …]}, without columns, of these topics or of all
+//	GET  /api/tables/{topic}                TableStatus
+//	POST /api/tables/{topic}/verify         coordinator.Report
 func (n *Node) handleAPI(mux *http.ServeMux) {
 	mux.HandleFunc("GET /api/tables", func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), listPatience)
 		defer cancel()
 		list := []TableStatus{}
-		for _, t := range n.set.Topics() {
-			if cfg, err := partition.ParseTopicConfig(t.Config); err == nil && cfg.Table.Enable {
-				list = append(list, n.status(ctx, t, cfg.Table, false))
-			}
+		topics, err := n.tableTopics(r.URL.Query()["topic"])
+		if err != nil {
+			answer(w, http.StatusNotFound, message(err))
+			return
+		}
+		for _, t := range topics {
+			list = append(list, n.status(ctx, t.Topic, t.cfg, false))
 		}
 		answer(w, http.StatusOK, map[string]any{"tables": list})
 	})
@@ -129,69 +147,6 @@ func (n *Node) load(ctx context.Context, t metadata.Topic, cfg partition.TableCo
 		err = coordinator.CheckOwner(tbl, t.Name)
 	}
 	return id, tbl, err
-}
-
-func (n *Node) status(ctx context.Context, t metadata.Topic, cfg partition.TableConfig, columns bool) TableStatus {
-	s := TableStatus{Topic: t.Name, Partitions: []PartitionStatus{}}
-	id, tbl, err := n.load(ctx, t, cfg)
-	s.Table = strings.Join(id, ".")
-	next := map[int32]int64{}
-	switch {
-	case errors.Is(err, catalog.ErrNoTable): // made with the first record
-	case err != nil:
-		s.Error = err.Error()
-	default:
-		if err := s.describe(tbl, t, next, columns); err != nil {
-			s.Error = err.Error()
-		}
-	}
-	for i := range int32(len(t.Partitions)) {
-		ps := PartitionStatus{Partition: i, TableNext: -1}
-		if p, err := n.set.Partition(t.Name, i); err == nil {
-			o := p.Offsets()
-			ps.LogStart, ps.LogEnd = o.LogStart, o.LastStable
-		}
-		held := ps.LogStart
-		if at, ok := next[i]; ok {
-			ps.TableNext = at
-			held = max(held, at)
-		}
-		s.LagRecords += max(0, ps.LogEnd-held)
-		s.Partitions = append(s.Partitions, ps)
-	}
-	if err := n.coordinators.Trouble(t.ID); err != nil && s.Error == "" {
-		s.Error = err.Error()
-	}
-	if w := n.workers.Worker(t.ID); w != nil {
-		s.LagMillis = w.Age(time.Now()).Milliseconds()
-	}
-	return s
-}
-
-// describe fills in what the table says of itself.
-func (s *TableStatus) describe(tbl *table.Table, t metadata.Topic, next map[int32]int64, columns bool) error {
-	meta := tbl.Metadata()
-	s.Location, s.Snapshots = tbl.Location(), len(meta.Snapshots())
-	if snap := meta.CurrentSnapshot(); snap != nil {
-		s.Snapshot = snap.SnapshotID
-		if snap.Summary != nil {
-			s.Rows, _ = strconv.ParseInt(snap.Summary.Properties["total-records"], 10, 64)
-			s.Files, _ = strconv.ParseInt(snap.Summary.Properties["total-data-files"], 10, 64)
-		}
-	}
-	if columns {
-		for _, f := range tbl.Schema().Fields() {
-			s.Columns = append(s.Columns, Column{f.Name, typeName(f.Type)})
-		}
-	}
-	pos, ok, err := coordinator.ReadPosition(meta.Properties())
-	if err != nil || !ok || pos.Topic != t.ID {
-		return err
-	}
-	for p, offset := range pos.Next {
-		next[p] = offset
-	}
-	return nil
 }
 
 // verify reads the log and every data file of the table and compares them.

@@ -21,7 +21,7 @@ func (n *Node) serveHTTP(registry *schemaregistry.Registry) {
 	mux.Handle("/iceberg/", http.StripPrefix("/iceberg", server.New(n.builtin, n.locator, n.restCatalog, n.log)))
 	mux.Handle("/metrics", promhttp.HandlerFor(n.metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("/healthz", n.health)
-	mux.HandleFunc("/readyz", n.health)
+	mux.HandleFunc("/readyz", n.ready)
 	n.handleAPI(mux)
 	n.handleCatalogs(mux)
 	n.handleNodes(mux)

@@ -326,6 +326,7 @@ func (n *Node) openTables(ctx context.Context, registry *schemaregistry.Registry
 	sweep := coordinator.SweepConfig{Interval: n.cfg.TableSweep, Grace: n.cfg.TableSweepGrace}
 	n.coordinators = coordinator.Open(n.set, ctl, n.catalog, schemas, n.locatorOf, sweep, coordinator.NewMetrics(n.metrics), n.log)
 	n.onClose("coordinators", func(context.Context) error { n.coordinators.Close(); return nil })
+	n.metrics.MustRegister(stateMetrics{n})
 	borrowing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	borrowed := make(chan struct{})
 	go func() {

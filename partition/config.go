@@ -40,6 +40,7 @@ type TableConfig struct {
 	Namespace       string        // levels separated by dots
 	Name            string        // "" is derived from the topic's
 	TargetLag       time.Duration // records are in the table after this time at the latest
+	StuckLags       int           // a table without a commit for so many lags, while records wait, is stuck
 	TargetFileBytes int64         // data files are closed at this size
 	DLQ             string        // topic of the dead letters; "" is "<topic>.dlq"
 	KafkaColumn     string        // struct column of partition, offset, …; "" is none
@@ -369,6 +370,8 @@ func tableKeys() []ConfigKey {
 			setName(func(c *TopicConfig, v string) { c.Table.Name = v })),
 		key("table.topic.target.lag.ms", "long", "10000", "Records are in the table after this time at the latest.",
 			integer(1, 24*3600*1000, func(c *TopicConfig, n int64) { c.Table.TargetLag = time.Duration(n) * time.Millisecond })),
+		key("table.topic.stuck.lags", "int", "10", "A table that gets no commit for so many times the target lag, while records wait for one, is reported as stuck.",
+			integer(2, 1_000_000, func(c *TopicConfig, n int64) { c.Table.StuckLags = int(n) })),
 		key("table.topic.target.file.bytes", "long", "67108864", "A data file is closed at about this size.",
 			integer(1<<20, 4<<30, func(c *TopicConfig, n int64) { c.Table.TargetFileBytes = n })),
 		key("table.topic.dlq", "string", "", `Topic that takes the records that fit no table; empty is "<topic>.dlq".`, setDLQ),

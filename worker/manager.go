@@ -52,6 +52,9 @@ func Open(set *partition.Set, ctl control.Log, schemas Schemas, locators Locator
 		m.mu.Lock()
 		delete(m.workers, t.ID)
 		m.mu.Unlock()
+		if _, ok := set.Topic(t.Name); !ok {
+			shared.metrics.forget(t.Name)
+		}
 		if now, ok := set.Topic(t.Name); !ok || now.ID != t.ID {
 			return // deleted; another of the name holds its own records
 		}

@@ -1,6 +1,9 @@
 package worker
 
 import (
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,9 +20,17 @@ type Metrics struct {
 }
 
 var (
-	lagRecords = prometheus.NewDesc("tabletopic_table_lag_records", "Committed offsets of the log that the table does not hold.", []string{"topic", "partition"}, nil)
-	lagSeconds = prometheus.NewDesc("tabletopic_table_lag_seconds", "Age of the oldest record on this node that the table does not hold.", []string{"topic"}, nil)
+	partitionLabels   = []string{"topic", "partition"}
+	lagRecords        = prometheus.NewDesc("tabletopic_table_lag_records", "Committed offsets of the log that the table does not hold.", partitionLabels, nil)
+	lagSeconds        = prometheus.NewDesc("tabletopic_table_lag_seconds", "Age of the oldest record that the table does not hold.", partitionLabels, nil)
+	writtenLagRecords = prometheus.NewDesc("tabletopic_worker_lag_records", "Committed offsets of the log that no data file holds.", partitionLabels, nil)
+	writtenLagSeconds = prometheus.NewDesc("tabletopic_worker_lag_seconds", "Age of the oldest record that no data file holds.", partitionLabels, nil)
+	waitingFiles      = prometheus.NewDesc("tabletopic_worker_waiting_files", "Data files of this node that the table does not hold yet.", []string{"topic"}, nil)
 )
+
+// maxPartitionSeries bounds the partitions with series of their own. A topic that does not
+// fit has one with the partition "", of the sum of its records and the age of the oldest.
+const maxPartitionSeries = 10_000
 
 // NewMetrics registers the metrics with r.
 func NewMetrics(r prometheus.Registerer) *Metrics {
@@ -41,20 +52,48 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
-	ch <- lagRecords
-	ch <- lagSeconds
+	for _, d := range []*prometheus.Desc{lagRecords, lagSeconds, writtenLagRecords, writtenLagSeconds, waitingFiles} {
+		ch <- d
+	}
 }
 
 // Collect implements prometheus.Collector.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for w := range m.workers {
-		for _, l := range w.Lag() {
-			ch <- prometheus.MustNewConstMetric(lagRecords, prometheus.GaugeValue, float64(l.Records), w.topic.Name, itoa(l.Partition))
+	workers := slices.SortedFunc(maps.Keys(m.workers), func(a, b *Worker) int { return strings.Compare(a.topic.Name, b.topic.Name) })
+	left, now := maxPartitionSeries, time.Now()
+	for _, w := range workers {
+		gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append([]string{w.topic.Name}, labels...)...)
 		}
-		ch <- prometheus.MustNewConstMetric(lagSeconds, prometheus.GaugeValue, w.Age(time.Now()).Seconds(), w.topic.Name)
+		gauge(waitingFiles, float64(w.Files()))
+		lags := w.Lag(now)
+		name := func(l PartitionLag) string { return itoa(l.Partition) }
+		if len(lags) > left {
+			lags, name = []PartitionLag{sum(lags)}, func(PartitionLag) string { return "" }
+		}
+		left -= len(lags)
+		for _, l := range lags {
+			gauge(lagSeconds, age(l.Oldest, now).Seconds(), name(l))
+			gauge(writtenLagSeconds, age(l.OldestUnwritten, now).Seconds(), name(l))
+			if l.Records >= 0 {
+				gauge(lagRecords, float64(l.Records), name(l))
+				gauge(writtenLagRecords, float64(l.Unwritten), name(l))
+			}
+		}
 	}
+}
+
+// sum returns the lag of several partitions together.
+func sum(lags []PartitionLag) (all PartitionLag) {
+	for _, l := range lags {
+		all.Records += l.Records
+		all.Unwritten += l.Unwritten
+		all.Oldest = earlier(all.Oldest, l.Oldest)
+		all.OldestUnwritten = earlier(all.OldestUnwritten, l.OldestUnwritten)
+	}
+	return all
 }
 
 func (m *Metrics) watch(w *Worker) (stop func()) {
@@ -78,6 +117,16 @@ type topicMetrics struct {
 }
 
 func (m *topicMetrics) dead(cause string) { m.causes[cause].Inc() }
+
+// forget lets go of the counters of a topic that is gone.
+func (m *Metrics) forget(topic string) {
+	if m == nil {
+		return
+	}
+	for _, v := range []*prometheus.CounterVec{m.rows, m.files, m.bytes, m.dead} {
+		v.DeletePartialMatch(prometheus.Labels{"topic": topic})
+	}
+}
 
 // topic returns the metrics of one topic; those of a nil m are counted nowhere.
 func (m *Metrics) topic(name string) *topicMetrics {

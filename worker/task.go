@@ -113,6 +113,7 @@ func (w *Worker) schedule(ctx context.Context) {
 	for _, p := range w.order {
 		start, end := p.source.Bounds()
 		backlog += max(0, end-max(p.next, start))
+		p.lag.look(max(p.committed.Load(), start), end, now)
 	}
 	if backlog == 0 {
 		return
@@ -303,6 +304,7 @@ type task struct {
 	err    error // what stopped the task; next is where to go on
 	size   int64 // of the lane
 	read   int   // bytes
+	first  int64 // timestamp of the first batch, in milliseconds; 0 if none was read
 }
 
 // run converts until the chunk ends, or a record needs what is not there yet.
@@ -350,6 +352,9 @@ func (t *task) convert(ctx context.Context) {
 	reader := t.w.shared.readers.Get().(*record.Reader)
 	defer t.w.shared.readers.Put(reader)
 	var rec record.Record
+	if len(batches) > 0 {
+		t.first = batches[0].MaxTimestamp()
+	}
 	for _, b := range batches {
 		t.read += len(b)
 		if err := reader.Reset(b); err != nil {
@@ -508,6 +513,10 @@ func (w *Worker) finish(t *task) {
 	if t.next == t.begin && t.needed < 0 && t.err == nil && !t.split {
 		t.p.retryAt = time.Now().Add(w.cfg.Retry) // the log gave nothing
 	}
+	if t.first > 0 {
+		t.p.lag.read(time.UnixMilli(t.first))
+	}
+	t.p.lag.ails(t.trouble(), time.Now())
 	if t.needed >= 0 {
 		t.p.waits, t.p.retryAt = true, time.Now().Add(askAgainBase) // the answer may have come before, or never
 		w.need(w.gen.ctx, t.needed)
@@ -519,6 +528,17 @@ func (w *Worker) finish(t *task) {
 	if t.l.sealing || t.split {
 		w.sealLane(t.l)
 	}
+}
+
+// trouble says why the task did not go on.
+func (t *task) trouble() string {
+	switch {
+	case t.err != nil:
+		return fmt.Sprintf("partition %d waits at offset %d: %v", t.p.index, t.next, t.err)
+	case t.needed >= 0:
+		return fmt.Sprintf("partition %d waits at offset %d for a table that holds schema %d", t.p.index, t.next, t.needed)
+	}
+	return ""
 }
 
 // need asks the coordinator for a table that holds a schema, and again after a while.
@@ -544,9 +564,13 @@ func (w *Worker) scout(ctx context.Context, now time.Time) {
 			g.report(func() {
 				p.busy = false
 				if err != nil {
+					p.lag.ails(fmt.Sprintf("partition %d waits: %v", p.index, err), time.Now())
 					w.log.Warn("partition waits", "partition", p.index, "error", err)
 					p.retryAt = time.Now().Add(w.cfg.Retry)
-				} else if w.table == nil {
+					return
+				}
+				p.lag.ails("", time.Now())
+				if w.table == nil {
 					w.need(ctx, id)
 				}
 			})

@@ -131,7 +131,8 @@ type Worker struct {
 	asked   map[int32]time.Time
 	out     chan control.Event // to the sender, in order
 
-	oldestMillis atomic.Int64 // since 1970, of the oldest record that is not committed; 0 if none
+	known        atomic.Bool  // the coordinator has said where the table is
+	waitingFiles atomic.Int64 // sealed, and not in the table
 }
 
 // part is a partition.
@@ -140,6 +141,8 @@ type part struct {
 	source Source
 
 	committed atomic.Int64 // what the table holds; -1 if the partition has not begun there
+	written   atomic.Int64 // what data files hold, as far as they are durable without a hole; -1 likewise
+	lag       lag
 
 	next    int64 // to be read; -1 at the log's start
 	gap     int64 // offsets before next that the log had lost
@@ -285,6 +288,7 @@ func (w *Worker) run(ctx context.Context) error {
 			w.handle(ctx, e)
 		case fn := <-w.gen.results:
 			fn()
+			w.note()
 		case <-moved:
 		case <-w.shared.budget.freed():
 		case <-tick.C:
@@ -350,6 +354,9 @@ func (w *Worker) handle(ctx context.Context, e control.Event) {
 		for _, p := range w.order {
 			p.retryAt = time.Time{}
 		}
+		if e.Table == (uuid.UUID{}) {
+			w.known.Store(true)
+		}
 		if w.table != nil && w.table.UUID != e.Table {
 			w.begin(ctx, nil, nil)
 		}
@@ -394,6 +401,7 @@ func (w *Worker) describe(ctx context.Context, e control.Table) {
 	}
 	w.refused = nil
 	clear(w.asked)
+	defer w.known.Store(true)
 	defer w.resume()
 	if w.table == nil || w.table.UUID != t.UUID || w.table.Location != t.Location {
 		w.begin(ctx, t, e.Next)
@@ -433,12 +441,38 @@ func (w *Worker) begin(ctx context.Context, t *tableInfo, next []control.Offset)
 		start, _ := p.source.Bounds()
 		p.source.Hold(start)
 	}
+	defer w.note()
 	for _, o := range next {
 		if p := w.parts[o.Partition]; p != nil {
 			p.next = o.Offset
 			p.committed.Store(o.Offset)
 			p.source.Hold(o.Offset)
 		}
+	}
+	for _, p := range w.order {
+		start, end := p.source.Bounds()
+		p.lag.begin(max(p.committed.Load(), start), end, time.Now())
+	}
+}
+
+// note says how far data files are that are durable, for those who ask for the lag.
+func (w *Worker) note() {
+	w.waitingFiles.Store(int64(len(w.gen.files)))
+	at, hole := map[int32]int64{}, map[int32]bool{}
+	for _, f := range w.gen.files {
+		for _, r := range f.Ranges {
+			hole[r.Partition] = hole[r.Partition] || !f.done
+			if !hole[r.Partition] {
+				at[r.Partition] = r.End
+			}
+		}
+	}
+	for _, p := range w.order {
+		written, ok := at[p.index]
+		if !ok {
+			written = p.committed.Load()
+		}
+		p.written.Store(written)
 	}
 }
 
@@ -501,12 +535,7 @@ func (w *Worker) reconcile(ctx context.Context, next []control.Offset, all bool)
 	if w.upto > 0 {
 		w.upto = max(0, w.upto-dropped)
 	}
-	switch {
-	case !w.oldest.IsZero():
-		w.oldestMillis.Store(w.oldest.UnixMilli())
-	case len(kept) == 0 && len(w.gen.lanes) == 0:
-		w.oldestMillis.Store(0)
-	}
+	w.note()
 }
 
 // tell says once that records wait, and again when files were offered and no commit came.
@@ -523,7 +552,6 @@ func (w *Worker) tell(ctx context.Context) {
 	if w.oldest.IsZero() {
 		return
 	}
-	w.oldestMillis.CompareAndSwap(0, w.oldest.UnixMilli())
 	if !w.told {
 		w.told = true
 		w.offered = time.Now()
@@ -566,33 +594,6 @@ func (w *Worker) answer(ctx context.Context) {
 	w.told = !w.oldest.IsZero()
 	w.offered = time.Now()
 	w.send(ctx, a)
-}
-
-// A PartitionLag is how far the table is behind a partition.
-type PartitionLag struct {
-	Partition int32
-	Committed int64 // next offset of the table; -1 if it has not begun
-	End       int64 // of the committed records of the log
-	Records   int64
-}
-
-// Lag returns the lag of each partition. It is safe for concurrent use.
-func (w *Worker) Lag() []PartitionLag {
-	out := make([]PartitionLag, len(w.order))
-	for i, p := range w.order {
-		start, end := p.source.Bounds()
-		c := p.committed.Load()
-		out[i] = PartitionLag{p.index, c, end, max(0, end-max(c, start))}
-	}
-	return out
-}
-
-// Age returns how long the oldest record that the table does not hold has waited.
-func (w *Worker) Age(now time.Time) time.Duration {
-	if ms := w.oldestMillis.Load(); ms != 0 {
-		return max(0, now.Sub(time.UnixMilli(ms)))
-	}
-	return 0
 }
 
 func itoa(i int32) string { return strconv.Itoa(int(i)) }

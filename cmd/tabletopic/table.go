@@ -35,7 +35,7 @@ func newTableList(s *server) *cobra.Command {
 		}
 		rows := [][]string{}
 		for _, t := range answer.Tables {
-			rows = append(rows, []string{t.Topic, t.Table, number(t.Rows), number(t.Files), number(t.LagRecords), lag(t.LagMillis), t.Error})
+			rows = append(rows, []string{t.Topic, t.Table, number(t.Rows), number(t.Files), number(t.LagRecords), lag(t.LagMillis), t.Message})
 		}
 		return out.print(cmd.OutOrStdout(), answer.Tables, []string{"TOPIC", "TABLE", "ROWS", "FILES", "LAG", "LAG TIME", "ERROR"}, rows)
 	}
@@ -72,8 +72,8 @@ func newTableDescribe(s *server) *cobra.Command {
 
 func describeTable(w io.Writer, t *node.TableStatus) {
 	fmt.Fprintf(w, "table      %s\nlocation   %s\nrows       %d in %d files, %d snapshots\nlag        %d records, %s\n", t.Table, t.Location, t.Rows, t.Files, t.Snapshots, t.LagRecords, lag(t.LagMillis))
-	if t.Error != "" {
-		fmt.Fprintf(w, "error      %s\n", t.Error)
+	if t.Message != "" {
+		fmt.Fprintf(w, "message    %s\n", t.Message)
 	}
 	for _, c := range t.Columns {
 		fmt.Fprintf(w, "column     %s %s\n", c.Name, c.Type)

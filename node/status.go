@@ -1,0 +1,259 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/apache/iceberg-go/table"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tabletopic/tabletopic/catalog"
+	"github.com/tabletopic/tabletopic/coordinator"
+	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/worker"
+)
+
+// A tableTopic is a topic that is a table.
+type tableTopic struct {
+	metadata.Topic
+	cfg partition.TableConfig
+}
+
+// tableTopics returns the topics of these names, or all that are tables if there are none.
+func (n *Node) tableTopics(names []string) (out []tableTopic, err error) {
+	for _, name := range names {
+		t, cfg, err := n.tableOf(name)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, tableTopic{t, cfg})
+	}
+	if len(names) > 0 {
+		return out, nil
+	}
+	for _, t := range n.set.Topics() {
+		if cfg, err := partition.ParseTopicConfig(t.Config); err == nil && cfg.Table.Enable {
+			out = append(out, tableTopic{t, cfg.Table})
+		}
+	}
+	return out, nil
+}
+
+// status returns how a table is, as its coordinator and the workers of this node know it.
+// With live it is loaded from its catalog, and with its columns.
+func (n *Node) status(ctx context.Context, t metadata.Topic, cfg partition.TableConfig, live bool) TableStatus {
+	now := time.Now()
+	s := TableStatus{Topic: t.Name, Catalog: cfg.Catalog, State: coordinator.TableWaiting, Partitions: []PartitionStatus{}}
+	if id, err := coordinator.Identifier(cfg.Namespace, cfg.Name, t.Name); err == nil {
+		s.Table = strings.Join(id, ".")
+	}
+	lags := n.partitionLags(t, now)
+	known, coordinated := n.coordinators.Status(t.ID, now, n.work(t, now))
+	if coordinated {
+		s.says(known.State, known.Ailment)
+	}
+	tbl := known.Table
+	if live || !coordinated {
+		_, loaded, err := n.load(ctx, t, cfg)
+		switch {
+		case err == nil:
+			tbl = loaded
+		case errors.Is(err, catalog.ErrNoTable): // made with the first record
+		case s.Message == "":
+			s.says(coordinator.TableDegraded, coordinator.Ailment{Message: err.Error(), Since: now})
+		}
+	}
+	next := map[int32]int64{}
+	if tbl != nil {
+		if err := s.describe(tbl, t, next, live); err != nil && s.Message == "" {
+			s.says(coordinator.TableDegraded, coordinator.Ailment{Message: err.Error(), Since: now})
+		}
+		if snapshot, at := coordinator.LastCommit(tbl); snapshot != 0 {
+			s.Committed, s.CommitAge = &at, max(0, now.Sub(at).Milliseconds())
+		}
+	}
+	for i := range int32(len(t.Partitions)) {
+		s.add(n.partitionStatus(t, i, next, lags[i], now))
+	}
+	if w := n.workers.Worker(t.ID); w != nil {
+		s.Waiting, s.DeadLetters = w.Files(), w.DeadLetters()
+	}
+	return s
+}
+
+func (s *TableStatus) says(state coordinator.TableState, a coordinator.Ailment) {
+	s.State, s.Message, s.Since = state, a.Message, nil
+	if a.Message != "" {
+		s.Since = &a.Since
+	}
+}
+
+// add counts a partition in.
+func (s *TableStatus) add(p PartitionStatus) {
+	s.LagRecords += p.LagRecords
+	s.UnwrittenRecords += p.UnwrittenRecords
+	s.LagMillis = max(s.LagMillis, p.LagMillis)
+	s.UnwrittenMillis = max(s.UnwrittenMillis, p.UnwrittenMillis)
+	s.Partitions = append(s.Partitions, p)
+}
+
+// partitionLags returns what the worker of this node knows of its partitions.
+func (n *Node) partitionLags(t metadata.Topic, now time.Time) map[int32]worker.PartitionLag {
+	lags := map[int32]worker.PartitionLag{}
+	if w := n.workers.Worker(t.ID); w != nil {
+		for _, l := range w.Lag(now) {
+			lags[l.Partition] = l
+		}
+	}
+	return lags
+}
+
+// partitionStatus compares a partition with next, of the table.
+func (n *Node) partitionStatus(t metadata.Topic, i int32, next map[int32]int64, l worker.PartitionLag, now time.Time) PartitionStatus {
+	s := PartitionStatus{Partition: i, TableNext: -1, WrittenNext: -1}
+	if at, ok := next[i]; ok {
+		s.TableNext, s.WrittenNext = at, at
+	}
+	p, err := n.set.Partition(t.Name, i)
+	if err != nil {
+		return s // led elsewhere
+	}
+	o := p.Offsets()
+	s.LogStart, s.LogEnd = o.LogStart, o.LastStable
+	s.WrittenNext = max(s.WrittenNext, l.Written)
+	s.LagRecords = max(0, s.LogEnd-max(s.LogStart, s.TableNext))
+	s.UnwrittenRecords = max(0, s.LogEnd-max(s.LogStart, s.WrittenNext))
+	if s.LagRecords > 0 {
+		s.LagMillis = millis(l.Oldest, now)
+	}
+	if s.UnwrittenRecords > 0 {
+		s.UnwrittenMillis = millis(l.OldestUnwritten, now)
+	}
+	return s
+}
+
+// millis is the time since then, and at least 1, unless then is zero.
+func millis(then, now time.Time) int64 {
+	if then.IsZero() {
+		return 0
+	}
+	return max(1, now.Sub(then).Milliseconds())
+}
+
+// describe fills in what the table says of itself.
+func (s *TableStatus) describe(tbl *table.Table, t metadata.Topic, next map[int32]int64, columns bool) error {
+	meta := tbl.Metadata()
+	s.Location, s.Snapshots = tbl.Location(), len(meta.Snapshots())
+	if snap := meta.CurrentSnapshot(); snap != nil {
+		s.Snapshot = snap.SnapshotID
+		if snap.Summary != nil {
+			s.Rows, _ = strconv.ParseInt(snap.Summary.Properties["total-records"], 10, 64)
+			s.Files, _ = strconv.ParseInt(snap.Summary.Properties["total-data-files"], 10, 64)
+		}
+	}
+	if columns {
+		for _, f := range tbl.Schema().Fields() {
+			s.Columns = append(s.Columns, Column{f.Name, typeName(f.Type)})
+		}
+	}
+	pos, ok, err := coordinator.ReadPosition(meta.Properties())
+	if err != nil || !ok || pos.Topic != t.ID {
+		return err
+	}
+	maps.Copy(next, pos.Next)
+	return nil
+}
+
+// work is what the worker of this node says of a topic.
+func (n *Node) work(t metadata.Topic, now time.Time) coordinator.Work {
+	var w coordinator.Work
+	for _, l := range n.partitionLags(t, now) {
+		if !l.Oldest.IsZero() && (w.Oldest.IsZero() || l.Oldest.Before(w.Oldest)) {
+			w.Oldest = l.Oldest
+		}
+		if l.Trouble != "" && (w.Trouble.Since.IsZero() || l.Since.Before(w.Trouble.Since)) {
+			w.Trouble = coordinator.Ailment{Message: l.Trouble, Since: l.Since}
+		}
+	}
+	return w
+}
+
+// A coordinated table is one whose coordinator is on this node.
+type coordinated struct {
+	topic string
+	coordinator.Status
+}
+
+func (n *Node) coordinated() (out []coordinated) {
+	topics, _ := n.tableTopics(nil)
+	now := time.Now()
+	for _, t := range topics {
+		if s, ok := n.coordinators.Status(t.ID, now, n.work(t.Topic, now)); ok {
+			out = append(out, coordinated{t.Name, s})
+		}
+	}
+	return out
+}
+
+// ready answers 200 as long as the node serves, and tells of the tables that are not well:
+// records are taken all the same. With ?tables=required it answers 503 then.
+func (n *Node) ready(w http.ResponseWriter, r *http.Request) {
+	if err := n.store.Err(); err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	var ill []string
+	for _, t := range n.coordinated() {
+		if t.Ailment.Message != "" {
+			ill = append(ill, fmt.Sprintf("table of topic %s is %s: %s\n", t.topic, t.State, t.Ailment.Message))
+		}
+	}
+	slices.Sort(ill)
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	switch {
+	case len(ill) == 0:
+		fmt.Fprint(w, "ok\n")
+		return
+	case r.URL.Query().Get("tables") == "required":
+		w.WriteHeader(http.StatusServiceUnavailable)
+	default:
+		fmt.Fprint(w, "ok, but\n")
+	}
+	const most = 100
+	for i, line := range ill {
+		if i == most {
+			fmt.Fprintf(w, "… and %d more\n", len(ill)-most)
+			break
+		}
+		fmt.Fprint(w, line)
+	}
+}
+
+// stateMetrics shows the states of the tables whose coordinators are on the node.
+type stateMetrics struct{ n *Node }
+
+var tableState = prometheus.NewDesc("tabletopic_table_state", "1 for the state that the table is in, 0 for the others.", []string{"topic", "state"}, nil)
+
+// Describe implements prometheus.Collector.
+func (m stateMetrics) Describe(ch chan<- *prometheus.Desc) { ch <- tableState }
+
+// Collect implements prometheus.Collector.
+func (m stateMetrics) Collect(ch chan<- prometheus.Metric) {
+	for _, t := range m.n.coordinated() {
+		for _, s := range coordinator.TableStates {
+			v := 0.0
+			if s == t.State {
+				v = 1
+			}
+			ch <- prometheus.MustNewConstMetric(tableState, prometheus.GaugeValue, v, t.topic, string(s))
+		}
+	}
+}
