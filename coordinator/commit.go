@@ -140,7 +140,9 @@ func (c *Coordinator) change(v view, cm *Commit) (catalog.Commit, error) {
 	if v.rewrite {
 		moved = nil
 	}
+	p.count(v, cm)
 	out.Properties = p.properties(moved)
+	maps.Copy(out.Properties, p.totalsProperties(moved, v.position.Lost))
 	out.Properties[keyTopic] = c.topic.Name
 	out.Properties[keyProbe] = "ok"
 	s := Summary{Topic: c.topic.ID, Epoch: c.topic.Epoch, Commit: cm.ID, Ranges: cm.Ranges, gaps: cm.gaps(), accepted: v.accepted}

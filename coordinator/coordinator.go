@@ -352,6 +352,8 @@ func (c *Coordinator) open(ctx context.Context) (map[int32]int64, error) {
 		err := c.reload(ctx)
 		if errors.Is(err, errReplaced) {
 			c.table = nil
+			c.watch.show(nil)
+			c.watch.tell(func(h *Health, now time.Time) { h.Begun(now) })
 			return map[int32]int64{}, nil // made when a worker needs it
 		}
 		if err != nil {

@@ -86,8 +86,9 @@ func (h *Health) Refused(err error, now time.Time) { h.refused.at(err.Error(), n
 // Committed says that a commit is in the table.
 func (h *Health) Committed(now time.Time) { h.refused, h.filled, h.committed = Ailment{}, true, now }
 
-// Filled says whether the table holds records of the topic.
-func (h *Health) Filled(yes bool) { h.filled = yes }
+// Filled says whether the table, which was read anew, holds records of the topic. What was
+// refused before is void.
+func (h *Health) Filled(yes bool) { h.refused, h.filled = Ailment{}, yes }
 
 // Waits says since when the oldest record waits, and which partitions gave no answer in
 // their last round, since when.
@@ -157,7 +158,7 @@ func (h *Health) stuck(now time.Time, w Work, p Patience) Ailment {
 		return Ailment{fmt.Sprintf("partitions %s gave no answer for %s: does the node that leads them live ('tabletopic node list')?", strings.Join(quiet, ", "), rounded(now.Sub(since))), since}
 	}
 	oldest := earlier(h.oldest, w.Oldest)
-	if !overdue(oldest) || !overdue(h.committed) {
+	if !overdue(oldest) || !h.committed.IsZero() && !overdue(h.committed) {
 		return Ailment{}
 	}
 	a := Ailment{fmt.Sprintf("records have waited for %s and no commit came", rounded(now.Sub(oldest))), later(oldest, h.committed)}

@@ -49,11 +49,13 @@ func (c *Coordinator) Status(now time.Time, w Work) Status {
 }
 
 // Trouble returns why the table gets no rows for now, nil if nothing is known to be wrong.
-func (c *Coordinator) Trouble() error {
-	if s := c.Status(time.Now(), Work{}); s.Ailment.Message != "" {
-		return errors.New(s.Ailment.Message)
+func (c *Coordinator) Trouble() error { return c.Status(time.Now(), Work{}).err() }
+
+func (s Status) err() error {
+	if s.Ailment.Message == "" {
+		return nil
 	}
-	return nil
+	return errors.New(s.Ailment.Message)
 }
 
 // Status returns how the table of a topic is; false if it has no coordinator here.
@@ -67,8 +69,14 @@ func (m *Manager) Status(topic uuid.UUID, now time.Time, w Work) (Status, bool) 
 	return c.Status(now, w), true
 }
 
-// watched is a catalog whose calls are noted in a watch. A conflict is an answer; whether
-// an outcome that is not known was one is seen by the next call.
+// Trouble returns why the table of a topic gets no rows for now; nil if nothing is known to
+// be wrong, or the topic has no coordinator here.
+func (m *Manager) Trouble(topic uuid.UUID) error {
+	s, _ := m.Status(topic, time.Now(), Work{})
+	return s.err()
+}
+
+// watched is a catalog whose calls are noted in a watch. Refusals and conflicts are answers.
 type watched struct {
 	catalog.Catalog
 	watch *watch
@@ -99,7 +107,12 @@ func (w *watched) Create(ctx context.Context, id table.Identifier, schema *icebe
 
 // Commit implements catalog.Catalog.
 func (w *watched) Commit(ctx context.Context, base *table.Table, change catalog.Commit) (t *table.Table, err error) {
-	w.call(func() error { t, err = w.Catalog.Commit(ctx, base, change); return nil })
+	w.call(func() error {
+		if t, err = w.Catalog.Commit(ctx, base, change); errors.Is(err, catalog.ErrCommitUnknown) {
+			return err
+		}
+		return nil
+	})
 	return t, err
 }
 

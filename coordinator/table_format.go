@@ -24,6 +24,8 @@ import (
 //	tabletopic.topic       name of the topic, for the way back from table to topic
 //	tabletopic.state       the last data commit
 //	tabletopic.offsets.N   next offsets of the partitions 128 N to 128 N + 127
+//	tabletopic.totals.N    what all commits have done, see totals_format.go
+//	tabletopic.lost.N      offsets of which no commit tells, see there
 //	tabletopic.mapping     version of the type mapping, see package parquetio
 //	tabletopic.probe       "ok" after the catalog proved that it keeps properties
 //
@@ -81,6 +83,8 @@ type Position struct {
 	Sequence int64     // sequence number of its snapshot
 	Commit   uuid.UUID
 	Next     map[int32]int64 // by partition; absent if none was begun
+	Totals   map[int32]Total // by partition; absent if not counted yet
+	Lost     []LostSpan
 }
 
 // ReadPosition returns the position of a table, and false if it never had a data commit.
@@ -106,6 +110,9 @@ func ReadPosition(props iceberg.Properties) (Position, bool, error) {
 		if err := parseOffsets(value, p.Topic, int32(chunk), p.Next); err != nil {
 			return Position{}, false, fmt.Errorf("%s: %w", key, err)
 		}
+	}
+	if err := p.readTotals(props); err != nil {
+		return Position{}, false, err
 	}
 	return p, true, nil
 }
@@ -343,6 +350,13 @@ func DumpProperties(w io.Writer, props iceberg.Properties) error {
 		fmt.Fprintf(w, "last commit %s, epoch %d, snapshot sequence %d\n", p.Commit, p.Epoch, p.Sequence)
 		for _, i := range slices.Sorted(maps.Keys(p.Next)) {
 			fmt.Fprintf(w, "partition %d: next offset %d\n", i, p.Next[i])
+		}
+		for _, i := range slices.Sorted(maps.Keys(p.Totals)) {
+			t := p.Totals[i]
+			fmt.Fprintf(w, "partition %d: from offset %d on %d rows, %d dead letters, %d offsets lost\n", i, t.Begin, t.Rows, t.Dead, t.Gaps)
+		}
+		for _, l := range p.Lost {
+			fmt.Fprintf(w, "partition %d: offsets %d to %d are not in the table: %s\n", l.Partition, l.Start, l.End, l.Reason)
 		}
 	}
 	s, ok, err := ReadSummary(props)

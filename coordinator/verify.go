@@ -1,22 +1,19 @@
 package coordinator
 
 import (
-	"bytes"
+	"cmp"
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 	"maps"
+	"math/bits"
 	"slices"
+	"strconv"
 	"strings"
 
-	"github.com/apache/arrow-go/v18/parquet/file"
-	"github.com/apache/arrow-go/v18/parquet/schema"
-	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
-	"github.com/google/uuid"
 
 	"github.com/tabletopic/tabletopic/catalog"
+	"github.com/tabletopic/tabletopic/coordinator/control"
 	"github.com/tabletopic/tabletopic/record"
 )
 
@@ -29,97 +26,190 @@ type LogReader interface {
 	Bounds() (start, end int64)
 }
 
-// A Report compares a table with the log of its topic.
+// Verification is what Verify compares, and how.
+type Verification struct {
+	Topic       Topic
+	KafkaColumn string
+	Locator     catalog.Locator
+	Logs        map[int32]LogReader // the partitions to verify
+	// Letters calls fn with the source offset and the cause of each dead letter of a partition.
+	Letters func(ctx context.Context, partition int32, fn func(offset int64, cause string)) error
+	// Deep reads every data file, and compares offset by offset; else the commits are
+	// compared with the log by what they say of themselves.
+	Deep bool
+	// Strict makes rows that others deleted a difference.
+	Strict bool
+	// Progress is called now and then. May be nil.
+	Progress func(Progress)
+}
+
+// Progress says how far a verification is.
+type Progress struct {
+	Files      int64 `json:"files"`
+	TotalFiles int64 `json:"total_files"`
+	Offsets    int64 `json:"offsets"`
+	Total      int64 `json:"total_offsets"`
+}
+
+// A Report compares a table with the log of its topic. The names of its fields are stable.
 type Report struct {
 	Topic      string            `json:"topic"`
 	Table      string            `json:"table"`
 	Snapshot   int64             `json:"snapshot"`
-	Files      int               `json:"files"`
+	Deep       bool              `json:"deep"`
+	OK         bool              `json:"ok"`
+	Files      int64             `json:"files"`
+	Records    int64             `json:"records"` // that the files have by the manifests, before deletes
 	Partitions []PartitionReport `json:"partitions"`
-	Earlier    int64             `json:"earlier_rows"` // rows of earlier topics of the name
-	Others     int64             `json:"other_rows"`   // rows of other writers, which name no offset
-	Broken     []string          `json:"broken"`       // data files that cannot be read, with the reason
-	Deletes    int               `json:"delete_files"` // of other writers: rows are counted before them
+
+	// Found by reading the files.
+	Earlier      int64         `json:"earlier_rows"`  // of earlier topics of the name
+	Others       int64         `json:"foreign_rows"`  // of other writers, which name no offset
+	OtherFiles   int64         `json:"foreign_files"` // that have such rows
+	Foreign      []ForeignFile `json:"foreign,omitempty"`
+	Deletes      int           `json:"delete_files"` // of other writers; they are applied
+	Missing      []string      `json:"missing_files,omitempty"`
+	Broken       []string      `json:"broken_files,omitempty"` // with the reason
+	Unverified   []int32       `json:"unverified_partitions,omitempty"`
+	MissingCount int64         `json:"missing"`
+	BrokenCount  int64         `json:"broken"`
+}
+
+// A ForeignFile is a data file with rows that other writers added.
+type ForeignFile struct {
+	Path     string `json:"path"`
+	Rows     int64  `json:"rows"` // that name no offset
+	Snapshot int64  `json:"snapshot_id"`
 }
 
 // PartitionReport is what Verify found of one partition. Every committed record between
 // Start and Next must be a row or a dead letter, once.
 type PartitionReport struct {
-	Partition  int32    `json:"partition"`
-	Start      int64    `json:"log_start"`
-	End        int64    `json:"log_end"`
-	Next       int64    `json:"next"` // first offset that the table does not hold yet
-	Rows       int64    `json:"rows"`
-	Dead       int64    `json:"dead_letters"`
-	Duplicates int64    `json:"duplicates"` // rows or dead letters too many
-	Lost       int64    `json:"lost"`       // records that are nowhere
-	Beyond     int64    `json:"beyond"`     // rows that the table says it does not hold
-	Gaps       int64    `json:"gaps"`       // offsets recorded as lost before they were read, or accepted
-	Examples   []string `json:"examples,omitempty"`
+	Partition  int32            `json:"partition"`
+	Start      int64            `json:"log_start"`
+	End        int64            `json:"log_end"`
+	Next       int64            `json:"next"` // first offset that the table does not hold yet
+	Rows       int64            `json:"rows"` // deep: in the table; else as its commits say
+	Dead       int64            `json:"dead_letters"`
+	Causes     map[string]int64 `json:"dead_letters_by_cause,omitempty"`
+	Duplicates int64            `json:"duplicates"`           // rows or dead letters too many
+	Lost       int64            `json:"lost"`                 // records that are nowhere
+	Beyond     int64            `json:"beyond"`               // rows that the table says it does not hold
+	Ahead      int64            `json:"ahead"`                // offsets that the table holds, and the log never gave
+	Deleted    int64            `json:"deleted"`              // rows that others deleted
+	Gaps       int64            `json:"gaps"`                 // offsets of GapRanges
+	GapRanges  []LostSpan       `json:"gap_ranges,omitempty"` // recorded as lost, with the reason
+	Examples   []string         `json:"examples,omitempty"`
 }
 
-// OK reports whether the table holds what it says.
-func (r *Report) OK() bool {
-	if len(r.Broken) > 0 {
-		return false
-	}
-	for _, p := range r.Partitions {
-		if p.Duplicates+p.Lost+p.Beyond > 0 {
-			return false
-		}
-	}
-	return true
+// differs reports whether the partition is not as it must be.
+func (p *PartitionReport) differs(strict bool) bool {
+	return p.Duplicates+p.Lost+p.Beyond+p.Ahead > 0 || strict && p.Deleted > 0
 }
 
-// Verify reads every data file of the table's current snapshot, the committed records of
-// the log that the table must hold, and the dead letters, and compares them offset by
-// offset. It needs the Kafka column. Dead returns the source offsets of a partition's dead
-// letters.
-func Verify(ctx context.Context, t *table.Table, topic Topic, kafkaColumn string, locator catalog.Locator,
-	logs map[int32]LogReader, dead func(ctx context.Context, partition int32) (map[int64]bool, error)) (*Report, error) {
+// What a report lists at most: per partition, and of files.
+const (
+	maxExamples = 10
+	maxGaps     = 1000
+	maxFiles    = 1000
+)
+
+type verifier struct {
+	Verification
+	table    *table.Table
+	position Position
+	lost     []LostSpan
+	ranges   map[int32][]control.Range // of the commits that main still knows
+	declared bool                      // the snapshot counts as many rows as its manifests
+	rows     map[int32]*offsetSet      // in the table
+	deleted  map[int32]*offsetSet      // in files, and deleted by others
+	extra    map[int32]int64           // rows too many
+	examples map[int32][]string
+	report   *Report
+	progress Progress
+}
+
+// Verify compares the table's current snapshot with the committed records of the log that it
+// must hold, and with the dead letters. Its memory is a bit per offset, and what lists hold.
+func Verify(ctx context.Context, t *table.Table, in Verification) (*Report, error) {
 	pos, ok, err := ReadPosition(t.Properties())
 	if err != nil {
 		return nil, fmt.Errorf("verify table %v: %w", t.Identifier(), err)
 	}
-	if !ok || pos.Topic != topic.ID {
-		pos.Next = map[int32]int64{}
+	if !ok || pos.Topic != in.Topic.ID {
+		pos = Position{Next: map[int32]int64{}}
 	}
-	v := &verifier{topic: topic, locator: locator, rows: map[int32]*offsetSet{}, report: &Report{
-		Topic: topic.Name, Table: strings.Join(t.Identifier(), "."),
-	}, extra: map[int32]int64{}, examples: map[int32][]string{}}
-	if v.partition, v.offset, err = kafkaFields(t.Schema(), kafkaColumn); err != nil {
+	v := &verifier{
+		Verification: in, table: t, position: pos, ranges: map[int32][]control.Range{},
+		rows: map[int32]*offsetSet{}, deleted: map[int32]*offsetSet{}, extra: map[int32]int64{}, examples: map[int32][]string{},
+		report: &Report{Topic: in.Topic.Name, Table: strings.Join(t.Identifier(), "."), Deep: in.Deep},
+	}
+	if err := v.history(); err != nil {
 		return nil, fmt.Errorf("verify table %v: %w", t.Identifier(), err)
 	}
-	if err := v.files(ctx, t); err != nil {
-		return nil, fmt.Errorf("verify table %v: %w", t.Identifier(), err)
+	for p, log := range in.Logs {
+		start, end := log.Bounds()
+		v.progress.Total += max(0, min(end, pos.Next[p])-start)
 	}
-	gaps := recordedGaps(t.Metadata(), topic)
-	for _, p := range slices.Sorted(maps.Keys(logs)) {
-		letters, err := dead(ctx, p)
-		if err != nil {
-			return nil, fmt.Errorf("dead letters of partition %d: %w", p, err)
+	if in.Deep {
+		if err := v.files(ctx); err != nil {
+			return nil, fmt.Errorf("verify table %v: %w", t.Identifier(), err)
 		}
-		r, err := v.compare(ctx, p, pos.Next[p], logs[p], letters, gaps[p])
+	}
+	v.report.OK = v.report.MissingCount+v.report.BrokenCount == 0
+	for _, p := range slices.Sorted(maps.Keys(in.Logs)) {
+		r, err := v.partition(ctx, p)
 		if err != nil {
-			return nil, fmt.Errorf("log of partition %d: %w", p, err)
+			return nil, fmt.Errorf("partition %d: %w", p, err)
 		}
 		v.report.Partitions = append(v.report.Partitions, r)
+		v.report.OK = v.report.OK && !r.differs(in.Strict)
 	}
 	return v.report, nil
 }
 
-type verifier struct {
-	topic             Topic
-	locator           catalog.Locator
-	partition, offset int // field ids
-	rows              map[int32]*offsetSet
-	extra             map[int32]int64 // rows too many
-	examples          map[int32][]string
-	report            *Report
+// history reads the snapshots: what those of main's ancestors cover, and what was lost.
+func (v *verifier) history() error {
+	meta := v.table.Metadata()
+	v.lost = slices.Clone(v.position.Lost)
+	for s := meta.CurrentSnapshot(); s != nil; {
+		if s.SnapshotID == meta.CurrentSnapshot().SnapshotID && s.Summary != nil {
+			v.report.Snapshot = s.SnapshotID
+			v.report.Files, _ = strconv.ParseInt(s.Summary.Properties["total-data-files"], 10, 64)
+			v.report.Records, _ = strconv.ParseInt(s.Summary.Properties["total-records"], 10, 64)
+		}
+		if s.Summary != nil {
+			sum, ok, err := ReadSummary(s.Summary.Properties)
+			if err != nil {
+				return err
+			}
+			if ok && sum.Topic == v.Topic.ID {
+				for _, r := range sum.Ranges {
+					v.ranges[r.Partition] = append(v.ranges[r.Partition], r)
+				}
+				v.recorded(sum)
+			}
+		}
+		if s.ParentSnapshotID == nil {
+			break
+		}
+		s = meta.SnapshotByID(*s.ParentSnapshotID)
+	}
+	for _, list := range v.ranges {
+		slices.SortStableFunc(list, func(a, b control.Range) int { return cmp.Compare(a.Start, b.Start) })
+	}
+	return nil
 }
 
-// maxExamples bounds what a report lists per partition.
-const maxExamples = 10
+// recorded notes what a summary tells of lost offsets.
+func (v *verifier) recorded(s Summary) {
+	for _, g := range s.gaps {
+		v.lost = append(v.lost, LostSpan{g.partition, g.start, g.end, LostRetention})
+	}
+	for _, g := range s.accepted {
+		v.lost = append(v.lost, LostSpan{g.partition, g.start, g.end, LostRewind})
+	}
+}
 
 func (v *verifier) example(p int32, format string, args ...any) {
 	if len(v.examples[p]) < maxExamples {
@@ -127,239 +217,227 @@ func (v *verifier) example(p int32, format string, args ...any) {
 	}
 }
 
-// kafkaFields returns the ids of partition and offset in the Kafka column.
-func kafkaFields(s *iceberg.Schema, column string) (partition, offset int, err error) {
-	p, ok1 := s.FindFieldByName(column + ".partition")
-	o, ok2 := s.FindFieldByName(column + ".offset")
-	if column == "" || !ok1 || !ok2 {
-		return 0, 0, fmt.Errorf("it has no column %q with partition and offset, which verification needs", column)
+func (v *verifier) tick() {
+	if v.Progress != nil {
+		v.Progress(v.progress)
 	}
-	return p.ID, o.ID, nil
 }
 
-// files reads the origin of every row.
-func (v *verifier) files(ctx context.Context, t *table.Table) error {
-	s := t.CurrentSnapshot()
-	if s == nil {
-		return nil
-	}
-	v.report.Snapshot = s.SnapshotID
-	tasks, err := t.Scan().PlanFiles(ctx)
-	if err != nil {
-		return fmt.Errorf("plan: %w", err)
-	}
-	for _, task := range tasks {
-		v.report.Files++
-		v.report.Deletes += len(task.DeleteFiles) + len(task.EqualityDeleteFiles) + len(task.DeletionVectorFiles)
-		if err := v.file(ctx, task.File); err != nil {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			v.report.Broken = append(v.report.Broken, fmt.Sprintf("%s: %v", task.File.FilePath(), err))
-		}
-	}
-	return nil
-}
-
-// file reads the partition and offset of each row of one data file.
-func (v *verifier) file(ctx context.Context, df iceberg.DataFile) error {
-	bucket, key, err := v.locator.Resolve(ctx, df.FilePath())
-	if err != nil {
-		return err
-	}
-	body, err := bucket.Get(ctx, key, 0, -1)
-	if err != nil {
-		return err
-	}
-	if int64(len(body)) != df.FileSizeBytes() {
-		return fmt.Errorf("has %d bytes, the table says %d", len(body), df.FileSizeBytes())
-	}
-	r, err := file.NewParquetReader(bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	if r.NumRows() != df.Count() {
-		return fmt.Errorf("has %d rows, the table says %d", r.NumRows(), df.Count())
-	}
-	origin := directory(df.FilePath())
-	own := origin == v.topic.ID.String()
-	if _, err := uuid.Parse(origin); err == nil && len(origin) == 36 && !own {
-		v.report.Earlier += r.NumRows()
-		return nil
-	}
-	pc, oc := leaf(r.MetaData().Schema, v.partition), leaf(r.MetaData().Schema, v.offset)
-	if pc < 0 || oc < 0 {
-		if own {
-			return errors.New("has no columns for partition and offset")
-		}
-		v.report.Others += r.NumRows()
-		return nil
-	}
-	for i := range r.NumRowGroups() {
-		g := r.RowGroup(i)
-		partitions, err := readLeaf[int32](g, pc)
-		if err != nil {
-			return err
-		}
-		offsets, err := readLeaf[int64](g, oc)
-		if err != nil {
-			return err
-		}
-		if int64(len(partitions)) != g.NumRows() || int64(len(offsets)) != g.NumRows() {
-			return fmt.Errorf("has %d partitions and %d offsets in %d rows", len(partitions), len(offsets), g.NumRows())
-		}
-		for j, o := range offsets {
-			p := partitions[j]
-			if !p.Valid || !o.Valid {
-				if own {
-					return errors.New("has rows without partition or offset")
-				}
-				v.report.Others++
-				continue
-			}
-			set := v.rows[p.V]
-			if set == nil {
-				set = &offsetSet{}
-				v.rows[p.V] = set
-			}
-			if !set.add(o.V) {
-				v.extra[p.V]++
-				v.example(p.V, "offset %d is in more than one row", o.V)
-			}
-		}
-	}
-	return nil
-}
-
-// directory returns the last directory of a file's location. For a worker's file that is
-// the id of its topic; a file that somebody has rewritten lies elsewhere, and counts for
-// the topic that asks.
-func directory(location string) string {
-	parts := strings.Split(location, "/")
-	return parts[max(0, len(parts)-2)]
-}
-
-func leaf(s *schema.Schema, id int) int {
-	for i := range s.NumColumns() {
-		if int(s.Column(i).SchemaNode().FieldID()) == id {
-			return i
-		}
-	}
-	return -1
-}
-
-// readLeaf returns a column that is not repeated, one value a row.
-func readLeaf[T int32 | int64](g *file.RowGroupReader, column int) ([]sql.Null[T], error) {
-	c, err := g.Column(column)
-	if err != nil {
-		return nil, err
-	}
-	r, ok := c.(interface {
-		ReadBatch(batchSize int64, values []T, defLvls, repLvls []int16) (total int64, valuesRead int, err error)
-	})
-	if !ok {
-		return nil, fmt.Errorf("column %d is a %T", column, c)
-	}
-	full := c.Descriptor().MaxDefinitionLevel()
-	out := make([]sql.Null[T], 0, g.NumRows())
-	buf, levels := make([]T, 4096), make([]int16, 4096)
-	for c.HasNext() {
-		rows, _, err := r.ReadBatch(int64(len(buf)), buf, levels, nil)
-		if err != nil {
-			return nil, err
-		}
-		next := 0
-		for _, level := range levels[:rows] {
-			var cell sql.Null[T]
-			if full == 0 || level == full {
-				cell = sql.Null[T]{V: buf[next], Valid: true}
-				next++
-			}
-			out = append(out, cell)
-		}
-	}
-	return out, c.Err()
-}
-
-// recordedGaps are the gaps that the summaries of the snapshots tell of.
-func recordedGaps(meta table.Metadata, topic Topic) map[int32][]span {
-	gaps := map[int32][]span{}
-	for _, s := range meta.Snapshots() {
-		if s.Summary == nil {
-			continue
-		}
-		sum, ok, err := ReadSummary(s.Summary.Properties)
-		if err != nil || !ok || sum.Topic != topic.ID {
-			continue
-		}
-		for _, g := range append(sum.gaps, sum.accepted...) {
-			gaps[g.partition] = append(gaps[g.partition], g)
-		}
-	}
-	return gaps
-}
-
-// compare looks for each record of the log below next among the rows and letters.
-func (v *verifier) compare(ctx context.Context, p int32, next int64, log LogReader, letters map[int64]bool, gaps []span) (PartitionReport, error) {
+// partition compares one partition.
+func (v *verifier) partition(ctx context.Context, p int32) (PartitionReport, error) {
+	log, next := v.Logs[p], v.position.Next[p]
 	start, end := log.Bounds()
-	r := PartitionReport{Partition: p, Start: start, End: end, Next: next, Duplicates: v.extra[p]}
-	for _, g := range gaps {
-		r.Gaps += g.end - g.start
+	r := PartitionReport{Partition: p, Start: start, End: end, Next: next, Ahead: max(0, next-end), Duplicates: v.extra[p]}
+	if r.Ahead > 0 {
+		v.example(p, "the table holds offsets up to %d, and the log ends at %d: has the log been restored from an older copy?", next, end)
 	}
-	rows := v.rows[p]
-	if rows == nil {
-		rows = &offsetSet{}
+	spans := lostOf(v.lost, p)
+	for _, l := range spans {
+		r.Gaps += l.End - l.Start
 	}
-	r.Rows, r.Beyond = rows.count+r.Duplicates, rows.from(next)
-	if r.Beyond > 0 {
-		v.example(p, "%d rows have offsets of %d or more", r.Beyond, next)
-	}
-	for o := range letters {
-		if o < next {
-			r.Dead++
-			if rows.has(o) {
-				r.Duplicates++
-				v.example(p, "offset %d is a row and a dead letter", o)
-			}
+	r.GapRanges = spans[:min(len(spans), maxGaps)]
+	c := &counter{start: start, next: min(next, end), spans: spans, total: v.position.Totals[p], ranges: v.ranges[p]}
+	c.cut()
+	if v.Deep {
+		if err := v.deep(ctx, &r, c); err != nil {
+			return r, err
 		}
 	}
-	accepted := func(o int64) bool {
-		return slices.ContainsFunc(gaps, func(g span) bool { return g.start <= o && o < g.end })
+	if err := v.scan(ctx, log, c); err != nil {
+		return r, err
 	}
+	commits := v.commits(p, &r, c)
+	if v.Deep {
+		v.settle(&r, c, commits)
+	}
+	r.Examples = v.examples[p]
+	return r, nil
+}
+
+// scan counts the records of the log that the table must hold.
+func (v *verifier) scan(ctx context.Context, log LogReader, c *counter) error {
 	var reader record.Reader
 	var rec record.Record
-	for at := start; at < next; {
+	for at := c.start; at < c.next; {
 		batches, after, err := log.Read(ctx, at, 1<<20)
 		if err != nil {
-			return r, err
+			return fmt.Errorf("log at offset %d: %w", at, err)
 		}
 		if after <= at {
 			break
 		}
 		for _, b := range batches {
+			if c.takes(b, at) {
+				continue
+			}
 			if err := reader.Reset(b); err != nil {
-				return r, fmt.Errorf("batch at offset %d: %w", b.BaseOffset(), err)
+				return fmt.Errorf("batch at offset %d: %w", b.BaseOffset(), err)
 			}
 			for {
 				ok, err := reader.Next(&rec)
 				if err != nil {
-					return r, fmt.Errorf("batch at offset %d: %w", b.BaseOffset(), err)
+					return fmt.Errorf("batch at offset %d: %w", b.BaseOffset(), err)
 				}
 				if !ok {
 					break
 				}
-				if rec.Offset < at || rec.Offset >= next || rows.has(rec.Offset) || letters[rec.Offset] || accepted(rec.Offset) {
-					continue
+				if rec.Offset >= at && rec.Offset < c.next {
+					c.take(rec.Offset)
 				}
-				r.Lost++
-				v.example(p, "offset %d is neither a row nor a dead letter", rec.Offset)
 			}
 		}
+		v.progress.Offsets += min(after, c.next) - at
+		v.tick()
 		at = after
 	}
-	r.Examples = v.examples[p]
-	return r, nil
+	return nil
+}
+
+// commits compares what the commits say of themselves with the log, and reports whether
+// that is sound. Without the files at hand it is the verdict.
+func (v *verifier) commits(p int32, r *PartitionReport, c *counter) (sound bool) {
+	var lost, twice int64
+	rows, dead := int64(0), int64(0)
+	at := int64(-1)
+	for _, x := range c.ranges {
+		rows, dead = rows+x.Rows, dead+x.Dead
+		if at >= 0 && x.Start < at {
+			twice += min(at, x.End) - x.Start
+			v.example(p, "offsets %d to %d are in more than one commit", x.Start, min(at, x.End))
+		}
+		if at >= 0 && x.Start > at {
+			if n := c.unexplained(at, x.Start); n > 0 {
+				lost += n
+				v.example(p, "offsets %d to %d are in no commit", at, x.Start)
+			}
+		}
+		at = max(at, x.End)
+		if n, whole := c.records(x.Start, x.End), x.Start >= c.start; whole && n > x.Rows+x.Dead {
+			lost += n - x.Rows - x.Dead
+			v.example(p, "offsets %d to %d have %d records, and their commit %d rows and %d dead letters", x.Start, x.End, n, x.Rows, x.Dead)
+		}
+	}
+	if at >= 0 && at < r.Next {
+		if n := c.unexplained(at, r.Next); n > 0 {
+			lost += n
+			v.example(p, "the snapshots of main cover offsets below %d, and the table says %d: was it rolled back?", at, r.Next)
+		}
+	}
+	t, counted := v.position.Totals[p]
+	if counted {
+		rows, dead = t.Rows, t.Dead
+		if n := c.records(t.Begin, r.Next); c.start <= t.Begin && n-t.Rows-t.Dead > lost {
+			lost = n - t.Rows - t.Dead
+			v.example(p, "offsets %d to %d have %d records, and all commits of them %d rows and %d dead letters", t.Begin, r.Next, n, t.Rows, t.Dead)
+		}
+		if over := t.Rows + t.Dead + t.Gaps - (r.Next - t.Begin); over > twice {
+			twice = over
+			v.example(p, "%d rows, dead letters and lost offsets are counted in offsets %d to %d", t.Rows+t.Dead+t.Gaps, t.Begin, r.Next)
+		}
+	}
+	if !v.Deep {
+		r.Rows, r.Dead, r.Lost, r.Duplicates = rows, dead, lost, twice
+	}
+	return lost+twice == 0
+}
+
+// A counter counts the records of a log between the offsets where something begins or ends,
+// so that most batches need not be decoded.
+type counter struct {
+	start, next int64 // what is looked at
+	spans       []LostSpan
+	total       Total
+	ranges      []control.Range
+
+	cuts   []int64 // ascending; cell i is from cuts[i] to cuts[i+1]
+	counts []int64
+
+	rows, dead, deleted *offsetSet // deep only
+	missing             *offsetSet
+}
+
+// cut makes the cells.
+func (c *counter) cut() {
+	cuts := []int64{c.start, c.next, c.total.Begin}
+	for _, x := range c.ranges {
+		cuts = append(cuts, x.Start, x.End)
+	}
+	for _, x := range c.spans {
+		cuts = append(cuts, x.Start, x.End)
+	}
+	slices.Sort(cuts)
+	c.cuts = slices.Compact(cuts)
+	c.counts = make([]int64, len(c.cuts)+1)
+}
+
+// cell returns the cell of an offset: of the offsets below the first cut it is 0.
+func (c *counter) cell(offset int64) int {
+	i, found := slices.BinarySearch(c.cuts, offset)
+	if found {
+		i++
+	}
+	return i
+}
+
+// takes counts a batch from offset at on, if that does not need its records one by one.
+func (c *counter) takes(b record.Batch, at int64) bool {
+	base, next := b.BaseOffset(), b.NextOffset()
+	if next <= at || base >= c.next {
+		return true
+	}
+	dense := b.NumRecords() == int(b.Count())
+	switch {
+	case c.rows != nil && dense:
+		for o := max(base, at); o < min(next, c.next); o++ {
+			c.take(o)
+		}
+		return true
+	case c.rows == nil && base >= at && next <= c.next && c.cell(base) == c.cell(next-1):
+		c.counts[c.cell(base)] += int64(b.NumRecords())
+		return true
+	}
+	return false
+}
+
+// take counts a record, and with the files at hand looks for it.
+func (c *counter) take(offset int64) {
+	c.counts[c.cell(offset)]++
+	if c.rows == nil || c.rows.has(offset) || c.dead.has(offset) || c.deleted.has(offset) || c.inSpan(offset) {
+		return
+	}
+	c.missing.add(offset)
+}
+
+// inSpan reports whether an offset is recorded as lost.
+func (c *counter) inSpan(offset int64) bool {
+	i, _ := slices.BinarySearchFunc(c.spans, offset, func(l LostSpan, o int64) int {
+		if l.End <= o {
+			return -1
+		}
+		return 1
+	})
+	return i < len(c.spans) && c.spans[i].Start <= offset
+}
+
+// records returns how many records the log has in [from, to).
+func (c *counter) records(from, to int64) (n int64) {
+	from, to = max(from, c.start), min(to, c.next)
+	for i := c.cell(from); from < to && i <= len(c.cuts); i++ {
+		if i > 0 && c.cuts[i-1] >= to {
+			break
+		}
+		n += c.counts[i]
+	}
+	return n
+}
+
+// unexplained returns how many records the log has in [from, to) that are not recorded as lost.
+func (c *counter) unexplained(from, to int64) int64 {
+	n := c.records(from, to)
+	for _, x := range c.spans {
+		n -= c.records(max(from, x.Start), min(to, x.End))
+	}
+	return n
 }
 
 // offsetSet is a set of offsets, a bit each where they are dense.
@@ -398,13 +476,43 @@ func (s *offsetSet) from(o int64) (n int64) {
 		if i < o>>16 {
 			continue
 		}
-		for j := range page {
-			for bit := range int64(64) {
-				if page[j]&(1<<bit) != 0 && i<<16|int64(j)<<6|bit >= o {
-					n++
-				}
+		for j, word := range page {
+			if base := i<<16 | int64(j)<<6; base+64 <= o {
+				continue
+			} else if base < o {
+				word &= ^uint64(0) << (o - base)
 			}
+			n += int64(bits.OnesCount64(word))
 		}
 	}
 	return n
+}
+
+// remove takes o out.
+func (s *offsetSet) remove(o int64) {
+	if s.has(o) {
+		s.pages[o>>16][o>>6&1023] &^= 1 << (o & 63)
+		s.count--
+	}
+}
+
+// each calls fn with every offset, in order.
+func (s *offsetSet) each(fn func(o int64)) {
+	for _, i := range slices.Sorted(maps.Keys(s.pages)) {
+		for j, word := range s.pages[i] {
+			for ; word != 0; word &= word - 1 {
+				fn(i<<16 | int64(j)<<6 | int64(bits.TrailingZeros64(word)))
+			}
+		}
+	}
+}
+
+// setOf returns the set of a partition, and makes it.
+func setOf(sets map[int32]*offsetSet, partition int32) *offsetSet {
+	s := sets[partition]
+	if s == nil {
+		s = &offsetSet{}
+		sets[partition] = s
+	}
+	return s
 }

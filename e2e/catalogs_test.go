@@ -161,7 +161,7 @@ func testCatalog(t *testing.T, name string, f foreign, engines []string) {
 	produceAll(t, s, "people", encoded(t, h1, v1, person1{4, "Lima"}))
 	waitForTable(t, s, "people", 4, time.Minute)
 
-	if out, code := s.cli("", "table", "verify", "people"); code != 0 {
+	if out, code := s.cli("", "table", "verify", "people", "--deep"); code != 0 {
 		t.Errorf("verify: %s", out)
 	}
 	if f.kind != "" {

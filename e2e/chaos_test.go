@@ -68,7 +68,7 @@ func testChaos(t *testing.T, servers int, length time.Duration) {
 		}
 		checkLog(t, log, acked[i], seen[i])
 		checkTable(t, c.lake, s, topic(i), log)
-		if out, code := s.cli("", "table", "verify", topic(i)); code != 0 {
+		if out, code := s.cli("", "table", "verify", topic(i), "--deep"); code != 0 {
 			t.Errorf("verify %s: exit %d\n%s", topic(i), code, out)
 		}
 		c.measure(s)

@@ -53,7 +53,7 @@ func TestTwoServersOneDatabase(t *testing.T) {
 	for i, s := range servers {
 		topic := fmt.Sprint("events", i+1)
 		waitForTable(t, s, topic, 2*each, 60*time.Second)
-		if out, code := s.cli("", "table", "verify", topic); code != 0 {
+		if out, code := s.cli("", "table", "verify", topic, "--deep"); code != 0 {
 			t.Errorf("verify %s: exit %d\n%s", topic, code, out)
 		}
 		var table struct {

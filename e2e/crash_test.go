@@ -112,11 +112,11 @@ func TestKillNine(t *testing.T) {
 	checkTable(t, l, s, "events", log)
 
 	t.Run("verify", func(t *testing.T) {
-		if out, code := s.cli("", "table", "verify", "events"); code != 0 {
+		if out, code := s.cli("", "table", "verify", "events", "--deep"); code != 0 {
 			t.Fatalf("exit %d\n%s", code, out)
 		}
 		removeDataFile(t, s)
-		if out, code := s.cli("", "table", "verify", "events"); code != 1 || !strings.Contains(out, ".parquet") {
+		if out, code := s.cli("", "table", "verify", "events", "--deep"); code != 1 || !strings.Contains(out, ".parquet") {
 			t.Errorf("with a data file taken away: exit %d\n%s", code, out)
 		}
 	})

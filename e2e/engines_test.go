@@ -164,7 +164,7 @@ func TestEnginesAgreeWithTheLog(t *testing.T) {
 				}
 			})
 		}
-		if out, code := s.cli("", "table", "verify", "clicks"); code != 0 {
+		if out, code := s.cli("", "table", "verify", "clicks", "--deep"); code != 0 {
 			t.Errorf("table verify: exit %d\n%s", code, out)
 		}
 	})

@@ -350,9 +350,9 @@ func (f *foreignWriter) verify() {
 	if len(f.deleted)+len(f.changed) > 0 {
 		return
 	}
-	out, code := f.s.cli("", "table", "verify", f.topic, "--output", "json")
+	out, code := f.s.cli("", "table", "verify", f.topic, "--deep", "--output", "json")
 	var report struct {
-		Others int64 `json:"other_rows"`
+		Others int64 `json:"foreign_rows"`
 	}
 	if err := json.Unmarshal([]byte(out), &report); err != nil || code != 0 || report.Others != int64(len(f.theirs)) {
 		f.t.Errorf("table verify: exit %d, %v, want %d rows of other writers\n%s", code, err, len(f.theirs), out)

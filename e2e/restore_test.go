@@ -97,7 +97,7 @@ func testRestore(t *testing.T, flags []string) {
 		t.Errorf("only %d records acknowledged", len(acked.places))
 	}
 	checkTable(t, l, s, "events", log)
-	if out, code := s.cli("", "table", "verify", "events"); code != 0 {
+	if out, code := s.cli("", "table", "verify", "events", "--deep"); code != 0 {
 		t.Errorf("verify: exit %d\n%s", code, out)
 	}
 	t.Logf("%d rounds, %d acknowledged, %d in the log", rounds, len(acked.places), len(log))

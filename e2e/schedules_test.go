@@ -228,7 +228,7 @@ func (c *schedule) run() {
 		}
 	}
 	c.checkTable(log)
-	if out, code := s.cli("", "table", "verify", "events"); code != 0 {
+	if out, code := s.cli("", "table", "verify", "events", "--deep"); code != 0 {
 		t.Errorf("verify: exit %d\n%s", code, out)
 	}
 	c.checkFiles()

@@ -14,7 +14,6 @@ import (
 	"github.com/tabletopic/tabletopic/coordinator"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/partition"
-	"github.com/tabletopic/tabletopic/worker"
 )
 
 // TableStatus says how the table of a topic is, and how far. Times are RFC 3339, lags are
@@ -69,7 +68,7 @@ type PartitionStatus struct {
 //
 //	GET  /api/tables?topic=T                {"tables": [TableStatus, …]}, without columns, of these topics or of all
 //	GET  /api/tables/{topic}                TableStatus
-//	POST /api/tables/{topic}/verify         coordinator.Report
+//	POST /api/tables/{topic}/verify?deep=true&strict=true   VerifyStatus, …: JSON lines as it goes on
 func (n *Node) handleAPI(mux *http.ServeMux) {
 	mux.HandleFunc("GET /api/tables", func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), listPatience)
@@ -93,19 +92,7 @@ func (n *Node) handleAPI(mux *http.ServeMux) {
 		}
 		answer(w, http.StatusOK, n.status(r.Context(), t, cfg, true))
 	})
-	mux.HandleFunc("POST /api/tables/{topic}/verify", func(w http.ResponseWriter, r *http.Request) {
-		t, cfg, err := n.tableOf(r.PathValue("topic"))
-		if err != nil {
-			answer(w, http.StatusNotFound, message(err))
-			return
-		}
-		report, err := n.verify(r.Context(), t, cfg)
-		if err != nil {
-			answer(w, http.StatusInternalServerError, message(err))
-			return
-		}
-		answer(w, http.StatusOK, report)
-	})
+	mux.HandleFunc("POST /api/tables/{topic}/verify", n.verifyTable)
 }
 
 // listPatience is how long a list waits for the catalogs of its tables; those that have not
@@ -147,27 +134,6 @@ func (n *Node) load(ctx context.Context, t metadata.Topic, cfg partition.TableCo
 		err = coordinator.CheckOwner(tbl, t.Name)
 	}
 	return id, tbl, err
-}
-
-// verify reads the log and every data file of the table and compares them.
-func (n *Node) verify(ctx context.Context, t metadata.Topic, cfg partition.TableConfig) (*coordinator.Report, error) {
-	_, tbl, err := n.load(ctx, t, cfg)
-	if err != nil {
-		return nil, fmt.Errorf("table of topic %s: %w", t.Name, err)
-	}
-	logs := map[int32]coordinator.LogReader{}
-	for i := range int32(len(t.Partitions)) {
-		p, err := n.set.Partition(t.Name, i)
-		if err != nil {
-			return nil, err
-		}
-		logs[i] = worker.Partition{P: p}
-	}
-	dead := worker.NewDeadLetterTopic(n.set, t, cfg.DLQ)
-	return coordinator.Verify(ctx, tbl, coordinator.Topic{ID: t.ID, Name: t.Name, Partitions: int32(len(t.Partitions))}, cfg.KafkaColumn, n.locatorOf(cfg.Catalog), logs,
-		func(ctx context.Context, partition int32) (map[int64]bool, error) {
-			return dead.Since(ctx, partition, 0)
-		})
 }
 
 // typeName is an Iceberg type as SQL would write it: without field ids.

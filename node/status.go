@@ -80,6 +80,9 @@ func (n *Node) status(ctx context.Context, t metadata.Topic, cfg partition.Table
 			s.Committed, s.CommitAge = &at, max(0, now.Sub(at).Milliseconds())
 		}
 	}
+	if !coordinated && s.Message == "" {
+		s.elsewhere(now, n.work(t, now), cfg, len(next) > 0)
+	}
 	for i := range int32(len(t.Partitions)) {
 		s.add(n.partitionStatus(t, i, next, lags[i], now))
 	}
@@ -87,6 +90,18 @@ func (n *Node) status(ctx context.Context, t metadata.Topic, cfg partition.Table
 		s.Waiting, s.DeadLetters = w.Files(), w.DeadLetters()
 	}
 	return s
+}
+
+// elsewhere decides the state of a table whose coordinator is not on this node, by what the
+// workers here wait for.
+func (s *TableStatus) elsewhere(now time.Time, w coordinator.Work, cfg partition.TableConfig, filled bool) {
+	var h coordinator.Health
+	h.Filled(filled)
+	state, a := h.State(now, w, coordinator.Patience{Call: cfg.TargetLag, Stuck: cfg.TargetLag * time.Duration(cfg.StuckLags)})
+	if a.Message != "" {
+		a.Message += ": the coordinator is with partition 0, on another server: does it live ('tabletopic node list')?"
+	}
+	s.says(state, a)
 }
 
 func (s *TableStatus) says(state coordinator.TableState, a coordinator.Ailment) {

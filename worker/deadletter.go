@@ -106,7 +106,14 @@ func (d *DeadLetterTopic) Since(ctx context.Context, index int32, from int64) (m
 	bounds := p.Offsets()
 	for end := bounds.HighWatermark; end > bounds.LogStart; {
 		begin := max(bounds.LogStart, end-stretch)
-		below, err := d.scan(ctx, p, index, begin, end, from, found)
+		below := false
+		err := d.scan(ctx, p, index, begin, end, func(offset int64, _ *record.Record) {
+			if offset >= from {
+				found[offset] = true
+			} else {
+				below = true
+			}
+		})
 		if err != nil {
 			return nil, fmt.Errorf("dead letter topic %s: %w", d.name, err)
 		}
@@ -118,17 +125,43 @@ func (d *DeadLetterTopic) Since(ctx context.Context, index int32, from int64) (m
 	return found, nil
 }
 
-// scan notes the letters of the source in [begin, end) of p, and reports whether one was below from.
-func (d *DeadLetterTopic) scan(ctx context.Context, p *partition.Partition, index int32, begin, end, from int64, found map[int64]bool) (below bool, err error) {
+// Each calls fn with the source offset and the cause of every letter of the source partition.
+func (d *DeadLetterTopic) Each(ctx context.Context, index int32, fn func(offset int64, cause string)) error {
+	p, err := d.set.Partition(d.name, index)
+	if errors.Is(err, partition.ErrUnknownTopicOrPartition) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("dead letter topic %s: %w", d.name, err)
+	}
+	bounds := p.Offsets()
+	err = d.scan(ctx, p, index, bounds.LogStart, bounds.HighWatermark, func(offset int64, r *record.Record) {
+		cause := ""
+		for _, h := range r.Headers {
+			if h.Key == HeaderCause {
+				cause = string(h.Value)
+				break
+			}
+		}
+		fn(offset, cause)
+	})
+	if err != nil {
+		return fmt.Errorf("dead letter topic %s: %w", d.name, err)
+	}
+	return nil
+}
+
+// scan calls fn with the source offset of each letter of the source in [begin, end) of p.
+func (d *DeadLetterTopic) scan(ctx context.Context, p *partition.Partition, index int32, begin, end int64, fn func(offset int64, r *record.Record)) error {
 	var reader record.Reader
 	var rec record.Record
 	for begin < end {
 		res, err := p.Read(ctx, begin, 1<<20, partition.ReadUncommitted)
 		if err != nil {
-			return false, err
+			return err
 		}
 		if len(res.Batches) == 0 {
-			return below, nil
+			return nil
 		}
 		for _, b := range res.Batches {
 			begin = max(begin, b.NextOffset())
@@ -136,25 +169,23 @@ func (d *DeadLetterTopic) scan(ctx context.Context, p *partition.Partition, inde
 				continue // a client's own records
 			}
 			if err := reader.Reset(b); err != nil {
-				return false, err
+				return err
 			}
 			for {
 				ok, err := reader.Next(&rec)
 				if err != nil {
-					return false, err
+					return err
 				}
 				if !ok {
 					break
 				}
-				if offset, ok := d.letterOf(&rec, index); ok && offset >= from {
-					found[offset] = true
-				} else if ok {
-					below = true
+				if offset, ok := d.letterOf(&rec, index); ok {
+					fn(offset, &rec)
 				}
 			}
 		}
 	}
-	return below, nil
+	return nil
 }
 
 // letterOf returns the source offset of a record that is a dead letter of our partition.

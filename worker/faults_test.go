@@ -542,7 +542,7 @@ func TestVerifyFindsMissingFileAndIdleMakesNoSnapshot(t *testing.T) {
 		}
 		break
 	}
-	if r := p.verify(); r.OK() || len(r.Broken) != 1 {
+	if r := p.verify(); r.OK || r.MissingCount+r.BrokenCount != 1 {
 		t.Errorf("report %+v, want one broken file", r)
 	}
 }

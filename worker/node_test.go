@@ -177,8 +177,8 @@ func (l *life) verify(tab *table.Table) *coordinator.Report {
 		logs[i] = Partition{p}
 	}
 	dead := NewDeadLetterTopic(l.set, topic, "")
-	r, err := coordinator.Verify(context.Background(), tab, coordinator.Topic{ID: topic.ID, Name: topic.Name}, "_kafka", l.m.locator, logs,
-		func(ctx context.Context, i int32) (map[int64]bool, error) { return dead.Since(ctx, i, 0) })
+	r, err := coordinator.Verify(context.Background(), tab, coordinator.Verification{
+		Topic: coordinator.Topic{ID: topic.ID, Name: topic.Name}, KafkaColumn: "_kafka", Locator: l.m.locator, Logs: logs, Letters: dead.Each, Deep: true})
 	if err != nil {
 		l.m.t.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func TestNodeCrashesLoseAndDoubleNothing(t *testing.T) {
 	for _, p := range r.Partitions {
 		rows, dead = rows+p.Rows, dead+p.Dead
 	}
-	if !r.OK() || rows != 8*10*3*2 || dead != 8*4*3 {
+	if !r.OK || rows != 8*10*3*2 || dead != 8*4*3 {
 		t.Errorf("%d rows and %d dead letters, want 480 and 96; report %+v", rows, dead, r)
 	}
 	dlq, err := l.set.Partition("events.dlq", 0)
@@ -248,7 +248,7 @@ func TestNodeSwitchesTableOnAndOff(t *testing.T) {
 			t.Fatal(err)
 		}
 		tab := l.caughtUp()
-		if r := l.verify(tab); !r.OK() || r.Partitions[0].Rows != int64(2+round) {
+		if r := l.verify(tab); !r.OK || r.Partitions[0].Rows != int64(2+round) {
 			t.Errorf("report %+v", r)
 		}
 		if _, err := l.set.AlterConfig(t.Context(), "events", map[string]string{"table.topic.enable": "false"}, nil); err != nil {

@@ -28,7 +28,7 @@ func TestVerifyCountsRowsOfOtherWriters(t *testing.T) {
 	p.foreignRows("no-column", false)
 	p.produce(10)
 	p.committed()
-	if r := p.verify(); !r.OK() || r.Others != 6 || r.Partitions[0].Rows != 20 {
+	if r := p.verify(); !r.OK || r.Others != 6 || r.Partitions[0].Rows != 20 {
 		t.Errorf("report %+v, want 6 rows of others and 20 of the log", r)
 	}
 }

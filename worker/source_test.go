@@ -135,6 +135,15 @@ func (d *memoryLetters) Append(ctx context.Context, partition int32, letters []L
 	return nil
 }
 
+func (d *memoryLetters) Each(_ context.Context, partition int32, fn func(offset int64, cause string)) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, l := range d.letters[partition] {
+		fn(l.Record.Offset, l.Cause)
+	}
+	return nil
+}
+
 func (d *memoryLetters) Since(_ context.Context, partition int32, from int64) (map[int64]bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

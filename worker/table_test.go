@@ -238,8 +238,8 @@ func (p *path) verify() *coordinator.Report {
 	for i, l := range p.logs {
 		logs[i] = l
 	}
-	r, err := coordinator.Verify(context.Background(), tab, coordinator.Topic{ID: p.topic, Name: p.name}, p.cfg.KafkaColumn, p.locator, logs,
-		func(ctx context.Context, i int32) (map[int64]bool, error) { return p.letters.Since(ctx, i, 0) })
+	r, err := coordinator.Verify(context.Background(), tab, coordinator.Verification{
+		Topic: coordinator.Topic{ID: p.topic, Name: p.name}, KafkaColumn: p.cfg.KafkaColumn, Locator: p.locator, Logs: logs, Letters: p.letters.Each, Deep: true})
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -255,7 +255,7 @@ func (p *path) exact(rows, dead int64) {
 		gotRows += x.Rows
 		gotDead += x.Dead
 	}
-	if !r.OK() || gotRows != rows || gotDead != dead {
+	if !r.OK || gotRows != rows || gotDead != dead {
 		p.t.Fatalf("table has %d rows and %d dead letters, want %d and %d; report %+v", gotRows, gotDead, rows, dead, r)
 	}
 }

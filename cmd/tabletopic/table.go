@@ -10,14 +10,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tabletopic/tabletopic/coordinator"
 	"github.com/tabletopic/tabletopic/node"
 )
 
 func newTable() *cobra.Command {
-	cmd := parent("table", "List, describe and verify the tables of topics")
+	cmd := parent("table", "List, describe, watch and verify the tables of topics")
 	s := serverFlags(cmd)
-	cmd.AddCommand(newTableList(s), newTableDescribe(s), newTableVerify(s))
+	cmd.AddCommand(newTableList(s), newTableDescribe(s), newTableStatus(s), newTableVerify(s))
 	return cmd
 }
 
@@ -78,54 +77,4 @@ func describeTable(w io.Writer, t *node.TableStatus) {
 	for _, c := range t.Columns {
 		fmt.Fprintf(w, "column     %s %s\n", c.Name, c.Type)
 	}
-}
-
-func newTableVerify(s *server) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "verify TOPIC",
-		Short: "Compare a topic's log with its table, offset by offset",
-		Long: `Verify reads the log and every data file of the table's current snapshot, and checks that each
-committed record that the table should hold is a row or a dead letter, once. Exit code 1 if
-one is lost or there twice, or if a data file cannot be read.`,
-		Args: usage(cobra.ExactArgs(1)),
-	}
-	out := outputFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		bar := newProgress(-1, "verifying")
-		var r coordinator.Report
-		err := s.api(cmd.Context(), http.MethodPost, "/api/tables/"+url.PathEscape(args[0])+"/verify", nil, &r)
-		bar.done()
-		if err != nil {
-			return err
-		}
-		rows := [][]string{}
-		for _, p := range r.Partitions {
-			rows = append(rows, []string{number(int64(p.Partition)), number(p.Start), number(p.Next), number(p.End), number(p.Rows), number(p.Dead),
-				number(p.Lost), number(p.Duplicates), number(p.Beyond), number(p.Gaps)})
-		}
-		if err := out.print(cmd.OutOrStdout(), r, []string{"PARTITION", "START", "NEXT", "END", "ROWS", "DEAD", "LOST", "DUPLICATES", "BEYOND", "GAPS"}, rows); err != nil {
-			return err
-		}
-		if out.format == "table" {
-			for _, p := range r.Partitions {
-				for _, e := range p.Examples {
-					fmt.Fprintf(cmd.OutOrStdout(), "partition %d: %s\n", p.Partition, e)
-				}
-			}
-			if r.Others > 0 {
-				fmt.Fprintf(cmd.OutOrStdout(), "%d rows are of other writers\n", r.Others)
-			}
-			for _, b := range r.Broken {
-				fmt.Fprintf(cmd.OutOrStdout(), "broken: %s\n", b)
-			}
-		}
-		if !r.OK() {
-			return fmt.Errorf("table %s does not hold what topic %s says", r.Table, r.Topic)
-		}
-		if out.format == "table" {
-			fmt.Fprintf(cmd.OutOrStdout(), "%s holds every record of %s once\n", r.Table, r.Topic)
-		}
-		return nil
-	}
-	return cmd
 }

@@ -1,0 +1,272 @@
+package coordinator
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/apache/iceberg-go"
+	"github.com/google/uuid"
+
+	"github.com/tabletopic/tabletopic/coordinator/control"
+)
+
+// What a table says of all its commits together, for `tabletopic table verify`: summaries
+// tell of each commit, and expire with its snapshot. Both are properties that are set in the
+// same change as the snapshot, values as in table_format.go:
+//
+//	tabletopic.totals.N  of the partitions 32 N to 32 N + 31
+//	┌───┬──────────┬──────────┬───────────────────────────────────┬─────┐
+//	│ 1 │ topic id │ sequence │ begin:rows:dead:gaps,…  "-": none │ crc │
+//	└───┴──────────┴──────────┴───────────────────────────────────┴─────┘
+//	tabletopic.lost.N    of all partitions, in n values
+//	┌───┬──────────┬──────────┬───┬──────────────────────────────┬─────┐
+//	│ 1 │ topic id │ sequence │ n │ partition:start-end:reason,… │ crc │
+//	└───┴──────────┴──────────┴───┴──────────────────────────────┴─────┘
+//
+// From offset begin to the next offset, commits have brought rows into the table and passed
+// dead letters and gaps; the other offsets are markers, aborted records and such. A rewind
+// that is replayed or accepted begins the count anew. Lost are the offsets that are in no
+// commit: the reason is r for retention, where the log had lost them before they were read,
+// and a for a rewind that was accepted. The newest maxLost are kept.
+//
+// Versions: 1, the first.
+const (
+	keyTotals = "tabletopic.totals."
+	keyLost   = "tabletopic.lost."
+
+	totalsPerValue = 32
+	maxLost        = 20_000
+)
+
+// Total is what the commits of a partition have done between Begin and its next offset.
+type Total struct {
+	Begin, Rows, Dead, Gaps int64
+}
+
+// A LostSpan is offsets [Start, End) of which no commit tells.
+type LostSpan struct {
+	Partition int32  `json:"-"`
+	Start     int64  `json:"start"`
+	End       int64  `json:"end"`
+	Reason    string `json:"reason"` // LostRetention or LostRewind
+}
+
+// Why offsets are not in the table.
+const (
+	LostRetention = "retention" // the log had lost them before they were read
+	LostRewind    = "rewind"    // a rollback removed them, and table.topic.on.rewind=accept
+)
+
+// add counts a range in.
+func (t Total) add(r control.Range) Total {
+	return Total{t.Begin, t.Rows + r.Rows, t.Dead + r.Dead, t.Gaps + r.Gap}
+}
+
+// count makes the totals of p, of those of v and what cm adds.
+func (p *Position) count(v view, cm *Commit) {
+	p.Totals = map[int32]Total{}
+	if !v.rewrite {
+		for i, t := range v.position.Totals {
+			p.Totals[i] = t
+		}
+	}
+	for _, r := range cm.Ranges {
+		t, ok := p.Totals[r.Partition]
+		if !ok {
+			t.Begin = r.Start - r.Gap
+		}
+		p.Totals[r.Partition] = t.add(r)
+	}
+	if v.own {
+		for _, l := range v.position.Lost {
+			if l.Start < v.next[l.Partition] {
+				p.Lost = append(p.Lost, l)
+			}
+		}
+	}
+	for _, g := range v.accepted {
+		p.Lost = append(p.Lost, LostSpan{g.partition, g.start, g.end, LostRewind})
+	}
+	for _, g := range cm.gaps() {
+		p.Lost = append(p.Lost, LostSpan{g.partition, g.start, g.end, LostRetention})
+	}
+	p.Lost = p.Lost[max(0, len(p.Lost)-maxLost):]
+}
+
+// totalsProperties returns what a commit sets: the values of the moved partitions, of all if
+// moved is nil, and those of what was lost if that is more than before.
+func (p Position) totalsProperties(moved []int32, before []LostSpan) iceberg.Properties {
+	props := iceberg.Properties{}
+	chunks := map[int32]bool{}
+	if moved == nil {
+		for i := range p.Next {
+			chunks[i/totalsPerValue] = true
+		}
+	}
+	for _, i := range moved {
+		chunks[i/totalsPerValue] = true
+	}
+	for chunk := range chunks {
+		props[keyTotals+strconv.Itoa(int(chunk))] = string(appendTotals(nil, p, chunk))
+	}
+	if !slices.Equal(p.Lost, before) {
+		for i, v := range lostValues(p) {
+			props[keyLost+strconv.Itoa(i)] = v
+		}
+	}
+	return props
+}
+
+// appendTotals returns the value of tabletopic.totals.<chunk>.
+func appendTotals(dst []byte, p Position, chunk int32) []byte {
+	start := len(dst)
+	dst = fmt.Appendf(dst, "%s;%s;%d;", tableVersion, p.Topic, p.Sequence)
+	for i := range int32(totalsPerValue) {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		if t, ok := p.Totals[chunk*totalsPerValue+i]; ok {
+			dst = fmt.Appendf(dst, "%d:%d:%d:%d", t.Begin, t.Rows, t.Dead, t.Gaps)
+		} else {
+			dst = append(dst, '-')
+		}
+	}
+	dst = append(dst, ';')
+	return appendSum(dst, start)
+}
+
+func parseTotals(value string, topic uuid.UUID, chunk int32, totals map[int32]Total) error {
+	f, err := fields(value, 4)
+	if err != nil {
+		return err
+	}
+	if f[1] != topic.String() {
+		return nil // of an earlier topic of the name
+	}
+	items := strings.Split(f[3], ",")
+	if len(items) > totalsPerValue {
+		return fmt.Errorf("%w: %d totals", ErrCorruptTable, len(items))
+	}
+	for i, item := range items {
+		if item == "-" {
+			continue
+		}
+		var t Total
+		if err := scan(item, "%d:%d:%d:%d", &t.Begin, &t.Rows, &t.Dead, &t.Gaps); err != nil {
+			return err
+		}
+		totals[chunk*totalsPerValue+int32(i)] = t
+	}
+	return nil
+}
+
+// lostValues returns the values of tabletopic.lost, at least one.
+func lostValues(p Position) []string {
+	items := make([]string, len(p.Lost))
+	for i, l := range p.Lost {
+		reason := "r"
+		if l.Reason == LostRewind {
+			reason = "a"
+		}
+		items[i] = fmt.Sprintf("%d:%d-%d:%s", l.Partition, l.Start, l.End, reason)
+	}
+	const head = 128 // bytes of the other fields
+	packed := []string{""}
+	for _, item := range items {
+		if last := len(packed) - 1; len(packed[last])+1+len(item) > maxValue-head {
+			packed = append(packed, item)
+		} else if packed[last] == "" {
+			packed[last] = item
+		} else {
+			packed[last] += "," + item
+		}
+	}
+	for i, list := range packed {
+		dst := fmt.Appendf(nil, "%s;%s;%d;%d;%s;", tableVersion, p.Topic, p.Sequence, len(packed), list)
+		packed[i] = string(appendSum(dst, 0))
+	}
+	return packed
+}
+
+func parseLost(props iceberg.Properties, topic uuid.UUID) (lost []LostSpan, err error) {
+	n, sequence := 1, ""
+	for i := 0; i < n; i++ {
+		value, ok := props[keyLost+strconv.Itoa(i)]
+		if !ok && i == 0 {
+			return nil, nil
+		}
+		f, err := fields(value, 5)
+		if err != nil {
+			return nil, err
+		}
+		if f[1] != topic.String() {
+			return nil, nil // of an earlier topic of the name
+		}
+		count, err := strconv.Atoi(f[3])
+		if i == 0 {
+			n, sequence = count, f[2]
+		}
+		if err != nil || count != n || f[2] != sequence || n > maxLost {
+			return nil, fmt.Errorf("%w: value %d of %q is not of the same change as the first", ErrCorruptTable, i, f[3])
+		}
+		for _, item := range strings.Split(f[4], ",") {
+			if item == "" {
+				continue
+			}
+			var l LostSpan
+			var reason string
+			if n, _ := fmt.Sscanf(item, "%d:%d-%d:%s", &l.Partition, &l.Start, &l.End, &reason); n != 4 || reason != "r" && reason != "a" {
+				return nil, fmt.Errorf("%w: lost offsets %q", ErrCorruptTable, item)
+			}
+			if l.Reason = LostRetention; reason == "a" {
+				l.Reason = LostRewind
+			}
+			lost = append(lost, l)
+		}
+	}
+	return lost, nil
+}
+
+// readTotals adds to p what the properties say of all commits.
+func (p *Position) readTotals(props iceberg.Properties) error {
+	for key, value := range props {
+		suffix, ok := strings.CutPrefix(key, keyTotals)
+		if !ok {
+			continue
+		}
+		chunk, err := strconv.ParseInt(suffix, 10, 32)
+		if err != nil || chunk < 0 || chunk > (1<<31-1)/totalsPerValue {
+			return fmt.Errorf("%w: key %q", ErrCorruptTable, key)
+		}
+		if p.Totals == nil {
+			p.Totals = map[int32]Total{}
+		}
+		if err := parseTotals(value, p.Topic, int32(chunk), p.Totals); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	lost, err := parseLost(props, p.Topic)
+	if err != nil {
+		return fmt.Errorf("%sN: %w", keyLost, err)
+	}
+	p.Lost = lost
+	return nil
+}
+
+// lostOf returns what was lost of a partition, in order, from the properties and from the
+// summaries that are still there.
+func lostOf(all []LostSpan, partition int32) []LostSpan {
+	var out []LostSpan
+	for _, l := range all {
+		if l.Partition == partition {
+			out = append(out, l)
+		}
+	}
+	slices.SortFunc(out, func(a, b LostSpan) int {
+		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.End, b.End), strings.Compare(a.Reason, b.Reason))
+	})
+	return slices.Compact(out)
+}

@@ -1,0 +1,79 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/tabletopic/tabletopic/coordinator"
+	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/worker"
+)
+
+// VerifyStatus is a line of the answer to a verification. The last one has Report or Error.
+type VerifyStatus struct {
+	coordinator.Progress
+	Report *coordinator.Report `json:"report,omitempty"`
+	Error  string              `json:"error,omitempty"`
+}
+
+// verifyTable compares a table with its log and answers in lines.
+func (n *Node) verifyTable(w http.ResponseWriter, r *http.Request) {
+	t, cfg, err := n.tableOf(r.PathValue("topic"))
+	if err != nil {
+		answer(w, http.StatusNotFound, message(err))
+		return
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	lines, flush := json.NewEncoder(w), http.NewResponseController(w)
+	var last time.Time
+	in := coordinator.Verification{
+		Deep: r.URL.Query().Get("deep") == "true", Strict: r.URL.Query().Get("strict") == "true",
+		Progress: func(p coordinator.Progress) {
+			if time.Since(last) < recoverTick {
+				return
+			}
+			last = time.Now()
+			_ = lines.Encode(VerifyStatus{Progress: p}) // whoever is gone ends it by the request's context
+			_ = flush.Flush()
+		},
+	}
+	end := VerifyStatus{}
+	if end.Report, err = n.verify(r.Context(), t, cfg, in); err != nil {
+		end.Error = err.Error()
+	}
+	_ = lines.Encode(end)
+}
+
+// verify compares the partitions that this node leads with their table.
+func (n *Node) verify(ctx context.Context, t metadata.Topic, cfg partition.TableConfig, in coordinator.Verification) (*coordinator.Report, error) {
+	_, tbl, err := n.load(ctx, t, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("table of topic %s: %w", t.Name, err)
+	}
+	in.Topic = coordinator.Topic{ID: t.ID, Name: t.Name, Partitions: int32(len(t.Partitions))}
+	in.KafkaColumn, in.Locator = cfg.KafkaColumn, n.locatorOf(cfg.Catalog)
+	in.Letters = worker.NewDeadLetterTopic(n.set, t, cfg.DLQ).Each
+	in.Logs = map[int32]coordinator.LogReader{}
+	var elsewhere []int32
+	for i := range int32(len(t.Partitions)) {
+		p, err := n.set.Partition(t.Name, i)
+		switch {
+		case errors.Is(err, partition.ErrNotLeader):
+			elsewhere = append(elsewhere, i)
+		case err != nil:
+			return nil, err
+		default:
+			in.Logs[i] = worker.Partition{P: p}
+		}
+	}
+	report, err := coordinator.Verify(ctx, tbl, in)
+	if report != nil {
+		report.Unverified = elsewhere
+	}
+	return report, err
+}
