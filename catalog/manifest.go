@@ -223,6 +223,9 @@ func (w *manifestWriter) list(manifests []iceberg.ManifestFile) error {
 	if err != nil {
 		return err
 	}
+	for i, m := range manifests {
+		manifests[i] = withEmptyBounds(m)
+	}
 	if err := out.AddManifests(manifests); err != nil {
 		return fmt.Errorf("%w: %w", errDefinite, err)
 	}
@@ -237,6 +240,31 @@ func (w *manifestWriter) list(manifests []iceberg.ManifestFile) error {
 	}
 	s.ManifestList = metadataLocation(w.meta, fmt.Sprintf("snap-%d-1-%s.avro", s.SnapshotID, w.commit))
 	return w.put(s.ManifestList, body.Bytes())
+}
+
+// withEmptyBounds gives a manifest the bounds of partitions that are the empty text: iceberg-go
+// 0.7.0 writes null for them, from which Iceberg's Java readers, Trino and Spark among them,
+// conclude that all values are null, and pass the manifest over. A lower bound is null exactly if
+// the upper one is.
+func withEmptyBounds(m iceberg.ManifestFile) iceberg.ManifestFile {
+	summaries, mended := m.Partitions(), false
+	for i := range summaries {
+		s := &summaries[i]
+		if s.UpperBound != nil && (s.LowerBound == nil || *s.LowerBound == nil) && !invariant.Off("empty-partition-bound") {
+			s.LowerBound, mended = &[]byte{}, true
+		}
+		if s.UpperBound != nil && *s.UpperBound == nil {
+			s.UpperBound, mended = &[]byte{}, true
+		}
+	}
+	if !mended || m.FirstRowID() != nil { // one that was read, which has its bounds
+		return m
+	}
+	return iceberg.NewManifestFile(m.Version(), m.FilePath(), m.Length(), m.PartitionSpecID(), m.SnapshotID()).
+		SequenceNum(m.SequenceNum(), m.MinSequenceNum()).Content(m.ManifestContent()).
+		AddedFiles(m.AddedDataFiles()).ExistingFiles(m.ExistingDataFiles()).DeletedFiles(m.DeletedDataFiles()).
+		AddedRows(m.AddedRows()).ExistingRows(m.ExistingRows()).DeletedRows(m.DeletedRows()).
+		KeyMetadata(m.KeyMetadata()).Partitions(summaries).Build()
 }
 
 func (w *manifestWriter) put(location string, body []byte) error {

@@ -62,6 +62,47 @@ func TestUncountedManifestsStay(t *testing.T) {
 	}
 }
 
+// A partition that is the empty text has bounds in manifest lists, which are not null: Trino
+// and Spark would pass the manifest over, and all other rows in it.
+func TestEmptyTextIsAPartitionBound(t *testing.T) {
+	for _, version := range []string{"2", "3"} {
+		t.Run("v"+version, func(t *testing.T) { emptyPartitionBound(t, version) })
+	}
+}
+
+func emptyPartitionBound(t *testing.T, version string) {
+	m := newMemory(t, iceberg.Properties{"format-version": version})
+	field, ok := m.tbl.Schema().FindFieldByName("name")
+	if !ok {
+		t.Fatal("no column name")
+	}
+	spec := iceberg.NewPartitionSpecID(1, iceberg.PartitionField{SourceIDs: []int{field.ID}, FieldID: 1000, Name: "name", Transform: iceberg.IdentityTransform{}})
+	m.commit(t, catalog.Commit{Spec: &spec})
+	for i, values := range [][]string{{"", "z"}, {""}, {"a"}} { // each carries what was before
+		var files []iceberg.DataFile
+		for _, v := range values {
+			b, err := iceberg.NewDataFileBuilder(m.tbl.Spec(), iceberg.EntryContentData, catalog.DataLocation(m.tbl, fmt.Sprintf("%d%s.parquet", i, v)),
+				iceberg.ParquetFile, map[int]any{1000: v}, nil, nil, 10, 1000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			files = append(files, b.Build())
+		}
+		m.commit(t, catalog.Commit{Files: files})
+	}
+	var got []string
+	for _, f := range m.manifests(t) {
+		s := f.Partitions()[0]
+		if s.LowerBound == nil || s.UpperBound == nil {
+			t.Fatalf("bounds of %s are null", f.FilePath())
+		}
+		got = append(got, fmt.Sprintf("%q to %q", *s.LowerBound, *s.UpperBound))
+	}
+	if want := `["a" to "a" "" to "" "" to "z"]`; fmt.Sprint(got) != want {
+		t.Errorf("bounds %s, want %s", got, want)
+	}
+}
+
 // oldList is the schema of manifest lists before Iceberg renamed their counts.
 const oldList = `{"type":"record","name":"manifest_file","fields":[
 	{"name":"manifest_path","type":"string","field-id":500},{"name":"manifest_length","type":"long","field-id":501},
