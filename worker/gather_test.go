@@ -65,7 +65,7 @@ func TestQuietPartitionIsReadForTheRequest(t *testing.T) {
 	p.crash()
 	p.cfg.Lag, p.worker.Gather, p.worker.Offer = time.Hour, time.Hour, time.Hour
 	p.start()
-	p.wait(func() bool { return p.running.Lag()[0].Committed == 1 }, func() string { return "the worker to know the table" })
+	p.wait(func() bool { return p.running.Lag(time.Now())[0].Committed == 1 }, func() string { return "the worker to know the table" })
 	log := p.logs[0]
 	reads := func() int {
 		log.mu.Lock()
