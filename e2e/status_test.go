@@ -178,7 +178,7 @@ table = load_catalog("t", type="rest", uri=%q).load_table("default.events")
 	report := func(args ...string) (r coordinator.Report, code int) {
 		t.Helper()
 		out, code := s.cli("", append([]string{"table", "verify", "events", "--output", "json"}, args...)...)
-		if err := json.Unmarshal([]byte(out), &r); err != nil {
+		if err := json.NewDecoder(strings.NewReader(out)).Decode(&r); err != nil { // what follows is the error
 			t.Fatalf("exit %d: %v: %s", code, err, out)
 		}
 		return r, code
