@@ -117,7 +117,7 @@ func waitForTable(t testing.TB, s *server, topic string, rows int64, within time
 			return err
 		}
 		if status.Rows != rows || status.LagRecords != 0 {
-			return fmt.Errorf("%d rows, lag %d records, error %q", status.Rows, status.LagRecords, status.Error)
+			return fmt.Errorf("%d rows, lag %d records: %s", status.Rows, status.LagRecords, status.Message)
 		}
 		return nil
 	})
@@ -126,7 +126,7 @@ func waitForTable(t testing.TB, s *server, topic string, rows int64, within time
 type tableStatus struct {
 	Rows       int64  `json:"rows"`
 	LagRecords int64  `json:"lag_records"`
-	Error      string `json:"error"`
+	Message    string `json:"message"`
 }
 
 // 200,000 records from three clients in three languages are, row for row and value for

@@ -256,7 +256,7 @@ func tableHolds(t *testing.T, s *server, topic string) (ends map[int32]int64) {
 		}
 		for p, end := range ends {
 			if end > 0 && reached[p] < end {
-				return fmt.Errorf("partition %d: the table has %d of %d, error %q", p, reached[p], end, status.Error)
+				return fmt.Errorf("partition %d: the table has %d of %d, error %q", p, reached[p], end, status.Message)
 			}
 		}
 		return nil
