@@ -109,8 +109,46 @@ func (c *Catalog) bases(ctx context.Context, changes []Change) ([]*table.Table, 
 				return nil, fmt.Errorf("commit %s: %w", join(ch.ID), err)
 			}
 		}
+		if err := follows(ch.Updates, meta); err != nil {
+			return nil, fmt.Errorf("commit %s: %w", join(ch.ID), err)
+		}
 	}
 	return bases, nil
+}
+
+// follows checks that added snapshots come after the table's last one, which may be on another
+// branch than the requirements name. The client did not know of that, and can build them again.
+func follows(updates []table.Update, meta table.Metadata) error {
+	if meta == nil {
+		return nil
+	}
+	for _, u := range updates {
+		if u.Action() != table.UpdateAddSnapshot {
+			continue
+		}
+		text, err := json.Marshal(u)
+		var added struct {
+			Snapshot struct {
+				Parent   *int64 `json:"parent-snapshot-id"`
+				Sequence int64  `json:"sequence-number"`
+				FirstRow *int64 `json:"first-row-id"`
+			}
+		}
+		if err == nil {
+			err = json.Unmarshal(text, &added)
+		}
+		if err != nil {
+			return fmt.Errorf("%w: snapshot: %w", ErrInvalid, err)
+		}
+		s := added.Snapshot
+		if meta.Version() >= 2 && s.Parent != nil && s.Sequence <= meta.LastSequenceNumber() {
+			return &RequirementError{What: "last sequence number changed", Detail: fmt.Errorf("the snapshot has %d, and the table is at %d", s.Sequence, meta.LastSequenceNumber())}
+		}
+		if meta.Version() >= 3 && s.FirstRow != nil && *s.FirstRow < meta.NextRowID() {
+			return &RequirementError{What: "next row id changed", Detail: fmt.Errorf("the snapshot begins at %d, and the table is at %d", *s.FirstRow, meta.NextRowID())}
+		}
+	}
+	return nil
 }
 
 func creates(requirements []table.Requirement) bool {

@@ -23,6 +23,38 @@ func properties(key, value string) []table.Update {
 	return []table.Update{table.NewSetPropertiesUpdate(iceberg.Properties{key: value})}
 }
 
+// A snapshot for one branch that was built before another branch grew is a conflict, which
+// its writer cures by building it again, and no wrong request.
+func TestSnapshotBuiltBeforeAnotherBranchGrew(t *testing.T) {
+	c := open(t, sqliteEngine(t), memoryStore())
+	id := table.Identifier{"n", "a"}
+	tbl, err := c.Create(t.Context(), id, catalogtest.Schema(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tbl, err = c.Commit(t.Context(), tbl, catalog.Commit{Snapshot: true}); err != nil {
+		t.Fatal(err)
+	}
+	head := tbl.CurrentSnapshot()
+	late := *head
+	late.SnapshotID, late.ParentSnapshotID, late.SequenceNumber = head.SnapshotID-1, &head.SnapshotID, head.SequenceNumber+1
+	if _, err = c.Commit(t.Context(), tbl, catalog.Commit{Snapshot: true}); err != nil {
+		t.Fatal(err)
+	}
+	commit := func() error {
+		_, err := c.CommitTable(t.Context(), id, []table.Requirement{table.AssertRefSnapshotID("audit", nil)},
+			[]table.Update{table.NewAddSnapshotUpdate(&late), table.NewSetSnapshotRefUpdate("audit", late.SnapshotID, table.BranchRef, 0, 0, 0)})
+		return err
+	}
+	if err := commit(); !errors.Is(err, catalog.ErrCommitConflict) {
+		t.Errorf("built too early: %v, want a conflict", err)
+	}
+	late.SequenceNumber++
+	if err := commit(); err != nil {
+		t.Errorf("built again: %v", err)
+	}
+}
+
 // Transactions of two tables, of two processes, in either order: each is seen whole, and
 // none is lost.
 func TestTransactionsAreSeenWhole(t *testing.T) {
