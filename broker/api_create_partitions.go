@@ -5,6 +5,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/tabletopic/tabletopic/streamstore"
 )
 
 func handleCreatePartitions(ctx context.Context, b *Broker, _ *request, req *kmsg.CreatePartitionsRequest) kmsg.Response {
@@ -43,19 +45,22 @@ func (b *Broker) createPartitions(ctx context.Context, t kmsg.CreatePartitionsRe
 	if err := b.checkPartitions(int(t.Count)); err != nil {
 		return err
 	}
+	var leaders []streamstore.NodeID
 	if len(t.Assignment) > 0 {
 		if len(t.Assignment) != int(t.Count)-have {
 			return refuse(kerr.InvalidReplicaAssignment, "%d new partitions, but an assignment of %d", int(t.Count)-have, len(t.Assignment))
 		}
 		for _, a := range t.Assignment {
-			if err := b.checkReplicas(a.Replicas); err != nil {
+			leader, err := b.checkReplicas(a.Replicas)
+			if err != nil {
 				return err
 			}
+			leaders = append(leaders, leader)
 		}
 	}
 	if validateOnly {
 		return nil
 	}
-	_, err = b.set.CreatePartitions(ctx, t.Topic, int(t.Count))
+	_, err = b.set.CreatePartitions(ctx, t.Topic, int(t.Count), leaders...)
 	return b.topicError(err)
 }

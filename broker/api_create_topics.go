@@ -10,6 +10,7 @@ import (
 
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/streamstore"
 )
 
 func handleCreateTopics(ctx context.Context, b *Broker, _ *request, req *kmsg.CreateTopicsRequest) kmsg.Response {
@@ -68,15 +69,18 @@ func (b *Broker) newTopic(t kmsg.CreateTopicsRequestTopic) (metadata.NewTopic, e
 			return want, refuse(kerr.InvalidRequest, "both an assignment and a number of partitions or replicas are given")
 		}
 		want.Partitions = len(t.ReplicaAssignment)
+		want.Leaders = make([]streamstore.NodeID, want.Partitions)
 		seen := make(map[int32]bool, len(t.ReplicaAssignment))
 		for _, a := range t.ReplicaAssignment {
 			if seen[a.Partition] || a.Partition < 0 || int(a.Partition) >= want.Partitions {
 				return want, refuse(kerr.InvalidReplicaAssignment, "partitions of an assignment must be 0 to %d, each once", want.Partitions-1)
 			}
 			seen[a.Partition] = true
-			if err := b.checkReplicas(a.Replicas); err != nil {
+			leader, err := b.checkReplicas(a.Replicas)
+			if err != nil {
 				return want, err
 			}
+			want.Leaders[a.Partition] = leader
 		}
 		return want, b.checkPartitions(want.Partitions)
 	}
@@ -89,11 +93,12 @@ func (b *Broker) newTopic(t kmsg.CreateTopicsRequestTopic) (metadata.NewTopic, e
 	return want, b.checkPartitions(want.Partitions)
 }
 
-func (b *Broker) checkReplicas(replicas []int32) error {
-	if !slices.Equal(replicas, []int32{int32(b.node.ID)}) {
-		return refuse(kerr.InvalidReplicaAssignment, "replicas %v: a partition is assigned to one node, and %d is the only one", replicas, b.node.ID)
+// checkReplicas returns the node that an assignment names.
+func (b *Broker) checkReplicas(replicas []int32) (streamstore.NodeID, error) {
+	if len(replicas) != 1 || !b.set.Lives(streamstore.NodeID(replicas[0])) {
+		return 0, refuse(kerr.InvalidReplicaAssignment, "replicas %v: a partition is assigned to one node that is alive (the object store replicates)", replicas)
 	}
-	return nil
+	return streamstore.NodeID(replicas[0]), nil
 }
 
 func (b *Broker) checkPartitions(n int) error {

@@ -24,9 +24,11 @@ func handleDescribeCluster(_ context.Context, b *Broker, r *request, req *kmsg.D
 		return resp
 	}
 	resp.ClusterID, resp.ControllerID = b.meta.ClusterID(), int32(b.node.ID)
-	broker := kmsg.NewDescribeClusterResponseBroker()
-	broker.NodeID, broker.Host, broker.Port = int32(b.node.ID), b.host, b.port
-	resp.Brokers = append(resp.Brokers, broker)
+	for _, p := range b.peers() {
+		broker := kmsg.NewDescribeClusterResponseBroker()
+		broker.NodeID, broker.Host, broker.Port = p.id, p.host, p.port
+		resp.Brokers = append(resp.Brokers, broker)
+	}
 	if req.IncludeClusterAuthorizedOperations {
 		resp.ClusterAuthorizedOperations = clusterOperations
 	}

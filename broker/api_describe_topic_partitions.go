@@ -64,12 +64,13 @@ func (b *Broker) describeTopicPartitions(name string, from, limit int) kmsg.Desc
 		rt.ErrorCode = kerr.UnknownTopicOrPartition.Code
 		return rt
 	}
-	m := metadataTopic(topic)
+	m := b.metadataTopic(topic)
 	rt.TopicID, rt.IsInternal, rt.AuthorizedOperations = m.TopicID, m.IsInternal, topicOperations
 	for i := from; i < len(m.Partitions) && i < from+limit; i++ {
 		p := kmsg.NewDescribeTopicPartitionsResponseTopicPartition()
 		p.Partition, p.LeaderID, p.LeaderEpoch = m.Partitions[i].Partition, m.Partitions[i].Leader, m.Partitions[i].LeaderEpoch
-		p.Replicas, p.ISR = m.Partitions[i].Replicas, m.Partitions[i].ISR
+		p.Replicas, p.ISR, p.OfflineReplicas = m.Partitions[i].Replicas, m.Partitions[i].ISR, m.Partitions[i].OfflineReplicas
+		p.ErrorCode = m.Partitions[i].ErrorCode
 		p.EligibleLeaderReplicas, p.LastKnownELR = []int32{}, []int32{} // the Java client fails on null
 		rt.Partitions = append(rt.Partitions, p)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -35,6 +36,7 @@ type fetch struct {
 	total    int               // bytes of records read
 	reserved int64             // of Broker.ansMemory, for them
 	cold     []*fetchPartition // that have records, but not in memory
+	leaders  []peer            // of partitions that are not led here
 }
 
 type fetchTopic struct {
@@ -50,6 +52,8 @@ type fetchPartition struct {
 	err      error
 	res      partition.ReadResult
 	aborted  bool // the answer lists aborted transactions
+	leader   peer // of KIP-951, and its epoch; none if host is empty
+	epoch    int32
 
 	next int64 // offset after what was read
 	size int   // bytes read
@@ -79,6 +83,9 @@ func handleFetch(ctx context.Context, b *Broker, r *request) (*answer, error) {
 	r.doneDecoding()
 	wait := min(max(time.Duration(req.MaxWaitMillis)*time.Millisecond, 0), maxFetchWait)
 	f.poll(r.conn.ctx, wait)
+	if f.failed {
+		f.redirect(r.conn.ctx)
+	}
 	return &answer{bufs: f.encode(), release: func() { b.ansMemory.Release(f.reserved) }}, nil
 }
 
@@ -289,6 +296,21 @@ func (fp *fetchPartition) noteOffsets() {
 	fp.res.HighWatermark, fp.res.LastStableOffset, fp.res.LogStartOffset = o.HighWatermark, o.LastStable, o.LogStart
 }
 
+// redirect finds out who leads the partitions that are not led here.
+func (f *fetch) redirect(ctx context.Context) {
+	for i := range f.topics {
+		for j := range f.topics[i].partitions {
+			fp := &f.topics[i].partitions[j]
+			if at, epoch, ok := f.b.newLeader(ctx, f.topics[i].name, fp.index, fp.err); ok {
+				fp.leader, fp.epoch = at, epoch
+				if !slices.Contains(f.leaders, at) {
+					f.leaders = append(f.leaders, at)
+				}
+			}
+		}
+	}
+}
+
 // encode builds the answer by hand, not by kmsg, so that large batches are written to
 // the socket from the memory that the partition gave, without a copy.
 func (f *fetch) encode() [][]byte {
@@ -314,7 +336,7 @@ func (f *fetch) encode() [][]byte {
 		}
 		e.tags()
 	}
-	e.tags()
+	e.endpoints(v, f.leaders)
 	return append(e.bufs, e.buf)
 }
 
@@ -350,7 +372,35 @@ func (e *fetchEncoder) partition(v int16, fp *fetchPartition) {
 		e.int32(-1) // preferred read replica
 	}
 	e.records(fp)
+	if v < 12 || fp.leader.host == "" {
+		e.tags()
+		return
+	}
+	// One tag, 1: leader, epoch and no tags of their own.
+	e.buf = append(e.buf, 1, 1, 4+4+1)
+	e.int32(fp.leader.id)
+	e.int32(fp.epoch)
 	e.tags()
+}
+
+// endpoints ends the answer with the addresses of leaders, from version 16 on: tag 0.
+func (e *fetchEncoder) endpoints(v int16, leaders []peer) {
+	if v < 16 || len(leaders) == 0 {
+		e.tags()
+		return
+	}
+	list := &fetchEncoder{flexible: true}
+	list.arrayLen(len(leaders))
+	for _, p := range leaders {
+		list.int32(p.id)
+		list.string(p.host)
+		list.int32(p.port)
+		list.arrayLen(-1) // no rack
+		list.tags()
+	}
+	e.buf = append(e.buf, 1, 0)
+	e.buf = binary.AppendUvarint(e.buf, uint64(len(list.buf)))
+	e.buf = append(e.buf, list.buf...)
 }
 
 func (e *fetchEncoder) records(fp *fetchPartition) {

@@ -13,32 +13,38 @@ const (
 	coordinatorTransaction = 1
 )
 
-// handleFindCoordinator sends every group to this node. The error for transactions is
-// the one that no client retries: librdkafka takes all others as passing.
-func handleFindCoordinator(_ context.Context, b *Broker, r *request, req *kmsg.FindCoordinatorRequest) kmsg.Response {
+// handleFindCoordinator sends every group to the node that leads its partition of
+// __consumer_offsets. The error for transactions is the one that no client retries: librdkafka
+// takes all others as passing.
+func handleFindCoordinator(ctx context.Context, b *Broker, r *request, req *kmsg.FindCoordinatorRequest) kmsg.Response {
 	resp := kmsg.NewPtrFindCoordinatorResponse()
-	var err error
-	switch req.CoordinatorType {
-	case coordinatorGroup:
-	case coordinatorTransaction:
-		err = refuse(kerr.TransactionalIDAuthorizationFailed, "transactions are not supported: remove transactional.id")
-	default:
-		err = refuse(kerr.InvalidRequest, "coordinators of type %d are not supported", req.CoordinatorType)
-	}
-	node, host, port := int32(b.node.ID), b.host, b.port
-	if err != nil {
-		node, host, port = -1, "", -1
-	}
 	if r.version < 4 {
+		p, err := b.coordinator(ctx, req.CoordinatorType, req.CoordinatorKey)
 		resp.ErrorCode, resp.ErrorMessage = codeAndText(err)
-		resp.NodeID, resp.Host, resp.Port = node, host, port
+		resp.NodeID, resp.Host, resp.Port = p.id, p.host, p.port
 		return resp
 	}
 	for _, key := range req.CoordinatorKeys {
+		p, err := b.coordinator(ctx, req.CoordinatorType, key)
 		c := kmsg.NewFindCoordinatorResponseCoordinator()
-		c.Key, c.NodeID, c.Host, c.Port = key, node, host, port
+		c.Key, c.NodeID, c.Host, c.Port = key, p.id, p.host, p.port
 		c.ErrorCode, c.ErrorMessage = codeAndText(err)
 		resp.Coordinators = append(resp.Coordinators, c)
 	}
 	return resp
+}
+
+func (b *Broker) coordinator(ctx context.Context, kind int8, key string) (peer, error) {
+	switch kind {
+	case coordinatorGroup:
+	case coordinatorTransaction:
+		return peer{-1, "", -1}, refuse(kerr.TransactionalIDAuthorizationFailed, "transactions are not supported: remove transactional.id")
+	default:
+		return peer{-1, "", -1}, refuse(kerr.InvalidRequest, "coordinators of type %d are not supported", kind)
+	}
+	leader, err := b.groups.Leader(ctx, key)
+	if err != nil {
+		return peer{-1, "", -1}, refuse(kerr.CoordinatorNotAvailable, "%v", err)
+	}
+	return b.peer(leader)
 }

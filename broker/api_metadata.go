@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -22,16 +23,18 @@ func handleMetadata(ctx context.Context, b *Broker, r *request, req *kmsg.Metada
 	resp := kmsg.NewPtrMetadataResponse()
 	resp.ClusterID = kmsg.StringPtr(b.meta.ClusterID())
 	resp.ControllerID = int32(b.node.ID)
-	broker := kmsg.NewMetadataResponseBroker()
-	broker.NodeID, broker.Host, broker.Port = int32(b.node.ID), b.host, b.port
-	resp.Brokers = append(resp.Brokers, broker)
+	for _, p := range b.peers() {
+		broker := kmsg.NewMetadataResponseBroker()
+		broker.NodeID, broker.Host, broker.Port = p.id, p.host, p.port
+		resp.Brokers = append(resp.Brokers, broker)
+	}
 	if req.IncludeClusterAuthorizedOperations {
 		resp.AuthorizedOperations = clusterOperations
 	}
 	// No list asks for all topics; so does an empty one in version 0.
 	if req.Topics == nil || r.version == 0 && len(req.Topics) == 0 {
 		for _, t := range b.set.Topics() {
-			resp.Topics = append(resp.Topics, metadataTopic(t))
+			resp.Topics = append(resp.Topics, b.metadataTopic(t))
 		}
 	}
 	create := !b.cfg.NoAutoCreate && (r.version < 4 || req.AllowAutoTopicCreation)
@@ -62,21 +65,19 @@ func (b *Broker) metadataOf(ctx context.Context, r *request, want kmsg.MetadataR
 		if !ok {
 			return fail(kerr.UnknownTopicID)
 		}
-		return metadataTopic(t)
+		return b.metadataTopic(t)
 	}
 	t, ok := b.set.Topic(*want.Topic)
 	if !ok && !create {
-		// Another node of the cluster may lead it; then it is there, and not here.
-		if there, err := b.meta.TopicExists(ctx, *want.Topic); err == nil && there {
-			return fail(kerr.LeaderNotAvailable)
+		if t, ok = b.findTopic(ctx, *want.Topic); !ok {
+			return fail(kerr.UnknownTopicOrPartition)
 		}
-		return fail(kerr.UnknownTopicOrPartition)
 	}
 	if !ok {
 		var err error
 		t, err = b.createTopic(ctx, metadata.NewTopic{Name: *want.Topic, Partitions: b.cfg.DefaultPartitions})
 		if errors.Is(err, kerr.TopicAlreadyExists) { // another client was faster
-			if t, ok = b.set.Topic(*want.Topic); !ok {
+			if t, ok = b.findTopic(ctx, *want.Topic); !ok {
 				return fail(kerr.LeaderNotAvailable)
 			}
 		} else if err != nil {
@@ -84,10 +85,23 @@ func (b *Broker) metadataOf(ctx context.Context, r *request, want kmsg.MetadataR
 			return fail(err)
 		}
 	}
-	return metadataTopic(t)
+	return b.metadataTopic(t)
 }
 
-func metadataTopic(t metadata.Topic) kmsg.MetadataResponseTopic {
+// findTopic looks for a topic that another node may have created just now.
+func (b *Broker) findTopic(ctx context.Context, name string) (metadata.Topic, bool) {
+	if !b.meta.Shared() {
+		return b.set.Topic(name)
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if err := b.set.Sync(ctx); err != nil {
+		b.log.Debug("look for a topic", "topic", name, "err", err)
+	}
+	return b.set.Topic(name)
+}
+
+func (b *Broker) metadataTopic(t metadata.Topic) kmsg.MetadataResponseTopic {
 	m := kmsg.NewMetadataResponseTopic()
 	m.Topic, m.TopicID, m.IsInternal = kmsg.StringPtr(t.Name), t.ID, t.Internal
 	m.Partitions = make([]kmsg.MetadataResponseTopicPartition, len(t.Partitions))
@@ -96,6 +110,10 @@ func metadataTopic(t metadata.Topic) kmsg.MetadataResponseTopic {
 		mp.Partition, mp.Leader, mp.LeaderEpoch = p.Index, int32(p.Leader), p.LeaderEpoch
 		mp.Replicas = []int32{mp.Leader}
 		mp.ISR = mp.Replicas
+		if !b.set.Lives(p.Leader) {
+			mp.ErrorCode, mp.Leader = kerr.LeaderNotAvailable.Code, -1
+			mp.ISR, mp.OfflineReplicas = []int32{}, mp.Replicas
+		}
 		m.Partitions[i] = mp
 	}
 	return m

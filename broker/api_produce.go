@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -64,6 +65,9 @@ func handleProduce(ctx context.Context, b *Broker, r *request) (*answer, error) 
 				})
 			}
 			if perr != nil {
+				if at, epoch, ok := b.newLeader(appendCtx, name, tp.Partition, perr); ok {
+					p.redirect(result, at, epoch)
+				}
 				p.set(result, partition.AppendResult{}, perr)
 			}
 		}
@@ -112,7 +116,7 @@ func (b *Broker) produceTopic(r *request, req *kmsg.ProduceRequest, t *kmsg.Prod
 	switch {
 	case !ok:
 		return "", kerr.UnknownTopicOrPartition
-	case topic.Internal:
+	case topic.Internal && (b.cfg.PeerClientID == "" || r.clientID != b.cfg.PeerClientID || topic.Name != b.cfg.PeerTopic):
 		return "", refuse(kerr.InvalidTopicException, "topic %q is internal: clients cannot write to it", topic.Name)
 	}
 	return topic.Name, nil
@@ -202,6 +206,19 @@ func (p *produce) set(result *kmsg.ProduceResponseTopicPartition, res partition.
 		}
 	}
 	p.leave()
+}
+
+// redirect adds to a result who leads the partition.
+func (p *produce) redirect(result *kmsg.ProduceResponseTopicPartition, at peer, epoch int32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	result.CurrentLeader.LeaderID, result.CurrentLeader.LeaderEpoch = at.id, epoch
+	if slices.ContainsFunc(p.resp.Brokers, func(o kmsg.ProduceResponseBroker) bool { return o.NodeID == at.id }) {
+		return
+	}
+	broker := kmsg.NewProduceResponseBroker()
+	broker.NodeID, broker.Host, broker.Port = at.id, at.host, at.port
+	p.resp.Brokers = append(p.resp.Brokers, broker)
 }
 
 // finish says that every partition was appended or refused.

@@ -84,6 +84,11 @@ type Config struct {
 	// ReservedTopics are names that clients cannot create, besides the internal topics
 	// that exist. __consumer_offsets and __transaction_state if nil.
 	ReservedTopics []string
+
+	// PeerTopic is an internal topic that clients which call themselves PeerClientID may write
+	// to: other nodes of the cluster. None if empty.
+	PeerTopic    string
+	PeerClientID string
 }
 
 func (c *Config) setDefaults() {

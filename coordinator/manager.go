@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -44,9 +45,15 @@ type SweepConfig struct {
 func Open(set *partition.Set, ctl *control.Topic, catalogs Catalogs, schemas Schemas, locators Locators, sweep SweepConfig, m *Metrics, log *slog.Logger) *Manager {
 	ctx, cancel := context.WithCancel(context.Background())
 	out := &Manager{cancel: cancel, coordinators: map[uuid.UUID]*Coordinator{}}
-	out.keeper = control.Keep(set, log, func(t metadata.Topic, cfg partition.TopicConfig) (control.Task, error) {
+	first := func(topic string) map[int32]int32 {
+		led := set.Led(topic)
+		maps.DeleteFunc(led, func(index, _ int32) bool { return index != 0 })
+		return led
+	}
+	out.keeper = control.Keep(set, log, first, func(t metadata.Topic, cfg partition.TopicConfig) (control.Task, error) {
 		first, err := set.Partition(t.Name, 0)
 		if errors.Is(err, partition.ErrNotLeader) || errors.Is(err, partition.ErrUnknownTopicOrPartition) {
+			out.forget(t.ID)
 			return nil, nil
 		}
 		if err != nil {
@@ -65,9 +72,7 @@ func Open(set *partition.Set, ctl *control.Topic, catalogs Catalogs, schemas Sch
 		out.mu.Unlock()
 		return c, nil
 	}, func(t metadata.Topic) {
-		out.mu.Lock()
-		delete(out.coordinators, t.ID)
-		out.mu.Unlock()
+		out.forget(t.ID)
 		if _, ok := set.Topic(t.Name); !ok {
 			m.forget(t.Name)
 		}
@@ -75,8 +80,14 @@ func Open(set *partition.Set, ctl *control.Topic, catalogs Catalogs, schemas Sch
 	s := &Sweeper{Log: ctl, Logger: log, Grace: cmp.Or(sweep.Grace, time.Hour), Load: func(ctx context.Context, id uuid.UUID) (*table.Table, catalog.Locator, error) {
 		return sweepTarget(ctx, set, catalogs, locators, id)
 	}}
-	out.owned.Go(func() { s.Run(ctx, set, cmp.Or(sweep.Interval, 10*time.Minute)) })
+	out.owned.Go(func() { s.Run(ctx, cmp.Or(sweep.Interval, 10*time.Minute)) })
 	return out
+}
+
+func (m *Manager) forget(topic uuid.UUID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.coordinators, topic)
 }
 
 // Close returns when the last coordinator has ended.

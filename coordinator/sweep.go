@@ -40,14 +40,14 @@ type SweepLog interface {
 }
 
 // Run sweeps the control partitions that this node leads now and then, until ctx ends.
-func (s *Sweeper) Run(ctx context.Context, set *partition.Set, every time.Duration) {
+func (s *Sweeper) Run(ctx context.Context, every time.Duration) {
 	for sleep(ctx, every) == nil {
-		own, _ := set.Internal(control.TopicName)
 		for i := range int32(s.Log.Partitions()) {
-			if _, err := set.Partition(own.Name, i); err != nil {
-				continue // another node leads it
+			err := s.Sweep(ctx, i, time.Now())
+			if errors.Is(err, partition.ErrNotLeader) {
+				continue // another node sweeps it
 			}
-			if err := s.Sweep(ctx, i, time.Now()); err != nil && ctx.Err() == nil {
+			if err != nil && ctx.Err() == nil {
 				s.Logger.Warn("sweep of unadopted data files: trying again later", "partition", i, "error", err)
 			}
 		}

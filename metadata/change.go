@@ -82,3 +82,14 @@ func (s *Store) Changes(ctx context.Context, seq int64, limit int) ([]Change, er
 	}
 	return all, nil
 }
+
+// LastChange returns the number of the newest change, 0 if there is none.
+func (s *Store) LastChange(ctx context.Context) (seq int64, err error) {
+	if err := s.readers.QueryRowContext(ctx, `SELECT value FROM counter WHERE name = 'change'`).Scan(&seq); err != nil {
+		return 0, fmt.Errorf("read the newest change: %w", err)
+	}
+	return seq, nil
+}
+
+// Shared reports whether other processes may change the database too: it is worth following.
+func (s *Store) Shared() bool { return s.dialect.name == postgres.name }

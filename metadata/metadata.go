@@ -44,6 +44,8 @@ type NewTopic struct {
 	Partitions int
 	Config     map[string]string
 	Internal   bool
+	// Leaders lead the partitions in turn: partition 0 the first. The caller if empty.
+	Leaders []streamstore.NodeID
 }
 
 var (

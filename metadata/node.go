@@ -166,6 +166,39 @@ func (s *Store) nodes(ctx context.Context) ([]streamstore.NodeState, error) {
 	return nodes, err
 }
 
+// life returns the newest epoch of a node, and whether another node leads it, to recover what
+// the node left.
+func (t *tx) life(id streamstore.NodeID) (epoch int64, recovered bool, err error) {
+	var leader sql.NullInt64
+	err = t.QueryRowContext(t.ctx, `SELECT epoch, leader FROM node WHERE id = $1`, id).Scan(&epoch, &leader)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = streamstore.ErrNodeNotExist
+	}
+	return epoch, leader.Valid, err
+}
+
+// A Member is a node that takes part in the cluster: it has announced where it is reached, and
+// was not recovered since. Whether it lives is for others to find out.
+type Member struct {
+	streamstore.Node
+	NodeAddress
+}
+
+// Members returns the members of the cluster, by id.
+func (s *Store) Members(ctx context.Context) ([]Member, error) {
+	var all []Member
+	err := eachRow(ctx, s.readers, func(rows *sql.Rows) error {
+		var m Member
+		err := rows.Scan(&m.ID, &m.Epoch, &m.Kafka, &m.HTTP)
+		all = append(all, m)
+		return err
+	}, `SELECT id, epoch, kafka, http FROM node WHERE kafka <> '' AND http <> '' AND leader IS NULL ORDER BY id`)
+	if err != nil {
+		return nil, fmt.Errorf("read members of the cluster: %w", err)
+	}
+	return all, nil
+}
+
 // NodeAddress is where a node is reached, as HOST:PORT.
 type NodeAddress struct {
 	Kafka string

@@ -119,7 +119,7 @@ func (s *Store) CreateStreams(ctx context.Context, node streamstore.Node, n int)
 		return 0, fmt.Errorf("create %d streams: want at least 1", n)
 	}
 	err = s.updateDurablyAs(ctx, node, "create streams", func(t *tx) error {
-		if first, err = t.createStreams(n, streamstore.Node{}); err != nil {
+		if first, err = t.createStreams(make([]streamstore.Node, n)); err != nil {
 			return err
 		}
 		return t.change(ChangeStream, first)
@@ -127,16 +127,18 @@ func (s *Store) CreateStreams(ctx context.Context, node streamstore.Node, n int)
 	return first, err
 }
 
-// createStreams makes n streams of epoch 0, open for owner unless that is zero.
-func (t *tx) createStreams(n int, owner streamstore.Node) (streamstore.StreamID, error) {
-	first, err := t.next("stream", int64(n))
+// createStreams makes streams of epoch 0 with consecutive ids, each open for its owner unless
+// that is zero.
+func (t *tx) createStreams(owners []streamstore.Node) (streamstore.StreamID, error) {
+	first, err := t.next("stream", int64(len(owners)))
 	if err != nil {
 		return 0, err
 	}
 	r := t.streams()
 	defer r.close()
 	var made, owned []any
-	for id := first; id < first+int64(n); id++ {
+	for i, owner := range owners {
+		id := first + int64(i)
 		made = append(made, id, owner.ID, owner.Epoch, flag(owner.Epoch != 0))
 		if owner.Epoch != 0 {
 			owned = append(owned, id, 0, 0, owner.ID)
@@ -369,11 +371,17 @@ func (t *tx) deleteStream(node streamstore.Node, id streamstore.StreamID) error 
 	if row.Open && row.Node != node.ID && !invariant.Off("metadata-delete-owner") {
 		return fmt.Errorf("stream %d is open by node %d: %w", id, row.Node, streamstore.ErrConflict)
 	}
+	return t.dropStream(id)
+}
+
+// dropStream removes a stream, if it is there, whoever has it open.
+func (t *tx) dropStream(id streamstore.StreamID) error {
 	if err := t.dropRanges(id, 1<<63-1); err != nil {
 		return err
 	}
 	if _, err := t.exec(`DELETE FROM stream_range WHERE stream = $1`, id); err != nil {
 		return err
 	}
-	return r.change(`DELETE FROM stream WHERE id = $1`, id)
+	_, err := t.exec(`DELETE FROM stream WHERE id = $1`, id)
+	return err
 }

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/streamstore"
 )
 
@@ -19,9 +21,9 @@ const streamsPerPartition = 2
 // scopeTopic is the scope of a topic's settings in table config.
 const scopeTopic = "topic"
 
-// CreateTopic makes a topic with its partitions and their streams, led by node. The streams
-// are open for node with the partitions' leader epoch, 0. An error wraps ErrTopicExists if
-// the name is taken. Name and config are not judged here.
+// CreateTopic makes a topic with its partitions and their streams, led by node or as
+// n.Leaders says. The streams are open for their leaders with the partitions' leader epoch, 0.
+// An error wraps ErrTopicExists if the name is taken. Name and config are not judged here.
 func (s *Store) CreateTopic(ctx context.Context, node streamstore.Node, n NewTopic) (Topic, error) {
 	if n.Name == "" || n.Partitions <= 0 {
 		return Topic{}, fmt.Errorf("create topic %q with %d partitions: want a name and at least 1", n.Name, n.Partitions)
@@ -37,7 +39,7 @@ func (s *Store) CreateTopic(ctx context.Context, node streamstore.Node, n NewTop
 		if rows == 0 {
 			return ErrTopicExists
 		}
-		if err := t.addPartitions(node, id, 0, n.Partitions); err != nil {
+		if err := t.addPartitions(node, id, 0, n.Partitions, n.Leaders); err != nil {
 			return err
 		}
 		for k, v := range n.Config {
@@ -51,9 +53,27 @@ func (s *Store) CreateTopic(ctx context.Context, node streamstore.Node, n NewTop
 	return topic, err
 }
 
-// addPartitions makes the partitions [from, to) of a topic.
-func (t *tx) addPartitions(node streamstore.Node, id uuid.UUID, from, to int) error {
-	first, err := t.createStreams(streamsPerPartition*(to-from), node)
+// addPartitions makes the partitions [from, to) of a topic, led in turn by leaders, by node
+// if there are none.
+func (t *tx) addPartitions(node streamstore.Node, id uuid.UUID, from, to int, leaders []streamstore.NodeID) error {
+	owners := []streamstore.Node{node}
+	if len(leaders) > 0 {
+		owners = make([]streamstore.Node, len(leaders))
+	}
+	for i, leader := range leaders {
+		epoch, _, err := t.life(leader)
+		if err != nil {
+			return fmt.Errorf("leader %d: %w", leader, err)
+		}
+		owners[i] = streamstore.Node{ID: leader, Epoch: epoch}
+	}
+	streams := make([]streamstore.Node, 0, streamsPerPartition*(to-from))
+	for i := range to - from {
+		for range streamsPerPartition {
+			streams = append(streams, owners[i%len(owners)])
+		}
+	}
+	first, err := t.createStreams(streams)
 	if err != nil {
 		return err
 	}
@@ -61,7 +81,7 @@ func (t *tx) addPartitions(node streamstore.Node, id uuid.UUID, from, to int) er
 	defer r.close()
 	for i := from; i < to; i++ {
 		if _, err := r.exec(`INSERT INTO topic_partition (topic, idx, leader, leader_epoch, meta_stream, log_stream) VALUES ($1, $2, $3, 0, $4, $5)`,
-			id.String(), i, node.ID, first, first+1); err != nil {
+			id.String(), i, owners[(i-from)%len(owners)].ID, first, first+1); err != nil {
 			return err
 		}
 		first += streamsPerPartition
@@ -90,8 +110,8 @@ func (t *tx) topicChanged(id uuid.UUID) (Topic, error) {
 	return topics[0], nil
 }
 
-// DeleteTopic removes a topic with its streams, which must be closed or node's own. A topic
-// that is gone is ErrTopicNotExist.
+// DeleteTopic removes a topic with its streams, whoever has them open: what their leaders
+// still upload of them is dropped. A topic that is gone is ErrTopicNotExist.
 func (s *Store) DeleteTopic(ctx context.Context, node streamstore.Node, id uuid.UUID) error {
 	return s.updateDurablyAs(ctx, node, fmt.Sprintf("delete topic %s", id), func(t *tx) error {
 		topics, err := readTopics(ctx, t, id.String())
@@ -103,7 +123,7 @@ func (s *Store) DeleteTopic(ctx context.Context, node streamstore.Node, id uuid.
 		}
 		for _, p := range topics[0].Partitions {
 			for _, stream := range []streamstore.StreamID{p.Meta, p.Log} {
-				if err := t.deleteStream(node, stream); err != nil {
+				if err := t.dropStream(stream); err != nil {
 					return err
 				}
 			}
@@ -122,8 +142,9 @@ func (s *Store) DeleteTopic(ctx context.Context, node streamstore.Node, id uuid.
 }
 
 // CreatePartitions raises the number of a topic's partitions to count; the new ones are led
-// by node. A topic that has so many already is returned as it is; fewer is an error.
-func (s *Store) CreatePartitions(ctx context.Context, node streamstore.Node, name string, count int) (Topic, error) {
+// in turn by leaders, by node if there are none. A topic that has so many already is returned
+// as it is; fewer is an error.
+func (s *Store) CreatePartitions(ctx context.Context, node streamstore.Node, name string, count int, leaders ...streamstore.NodeID) (Topic, error) {
 	var topic Topic
 	err := s.updateDurablyAs(ctx, node, fmt.Sprintf("create partitions of topic %s", name), func(t *tx) error {
 		id, err := t.topicID(name)
@@ -138,7 +159,7 @@ func (s *Store) CreatePartitions(ctx context.Context, node streamstore.Node, nam
 			return fmt.Errorf("the topic has %d partitions, cannot make it %d", have, count)
 		}
 		if count > have {
-			if err := t.addPartitions(node, id, have, count); err != nil {
+			if err := t.addPartitions(node, id, have, count, leaders); err != nil {
 				return err
 			}
 		}
@@ -185,28 +206,100 @@ func (t *tx) topicID(name string) (uuid.UUID, error) {
 	return uuid.Parse(id)
 }
 
-// TopicExists reports whether a node of the cluster has a topic of that name.
-func (s *Store) TopicExists(ctx context.Context, name string) (bool, error) {
-	var n int
-	if err := s.readers.QueryRowContext(ctx, `SELECT count(*) FROM topic WHERE name = $1`, name).Scan(&n); err != nil {
-		return false, fmt.Errorf("look for topic %s: %w", name, err)
+// Topic returns the topic with that id, or ErrTopicNotExist.
+func (s *Store) Topic(ctx context.Context, id uuid.UUID) (Topic, error) {
+	topics, err := s.readTopics(ctx, id.String())
+	if err == nil && len(topics) == 0 {
+		err = ErrTopicNotExist
 	}
-	return n > 0, nil
+	if err != nil {
+		return Topic{}, fmt.Errorf("read topic %s: %w", id, err)
+	}
+	return topics[0], nil
 }
 
 // Topics returns all topics by name.
 func (s *Store) Topics(ctx context.Context) ([]Topic, error) {
-	// One transaction, for topics, partitions and settings of one moment.
-	t, err := s.readers.BeginTx(ctx, &s.dialect.snapshot)
-	if err != nil {
-		return nil, fmt.Errorf("read topics: %w", err)
-	}
-	defer t.Rollback()
-	topics, err := readTopics(ctx, t, "")
+	topics, err := s.readTopics(ctx, "")
 	if err != nil {
 		return nil, fmt.Errorf("read topics: %w", err)
 	}
 	return topics, nil
+}
+
+func (s *Store) readTopics(ctx context.Context, id string) ([]Topic, error) {
+	// One transaction, for topics, partitions and settings of one moment.
+	t, err := s.readers.BeginTx(ctx, &s.dialect.snapshot)
+	if err != nil {
+		return nil, err
+	}
+	defer t.Rollback()
+	return readTopics(ctx, t, id)
+}
+
+// A PartitionMove gives a partition to another leader.
+type PartitionMove struct {
+	Topic uuid.UUID
+	Index int32
+	From  streamstore.NodeID // who leads it
+	To    streamstore.NodeID
+}
+
+// MovePartitions gives partitions to other leaders, all or none, and raises their leader
+// epochs. Their streams must be closed. Node is the leader of each, or the leader was
+// recovered by another node and has not started since. A partition that From does not lead
+// is ErrConflict. A move to the leader itself raises the epoch only, open or not.
+//
+// It is durable once the new leader's OpenStreams is: before that, nobody has acknowledged
+// anything in the new epoch.
+func (s *Store) MovePartitions(ctx context.Context, node streamstore.Node, moves []PartitionMove) error {
+	return s.updateAs(ctx, node, fmt.Sprintf("move %d partitions", len(moves)), func(t *tx) error {
+		changed := map[uuid.UUID]bool{}
+		for _, m := range moves {
+			if err := t.movePartition(node, m); err != nil {
+				return fmt.Errorf("partition %d of topic %s: %w", m.Index, m.Topic, err)
+			}
+			if changed[m.Topic] {
+				continue
+			}
+			changed[m.Topic] = true
+			if err := t.change(ChangeTopic, m.Topic); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (t *tx) movePartition(node streamstore.Node, m PartitionMove) error {
+	var leader streamstore.NodeID
+	var open int
+	err := t.QueryRowContext(t.ctx, `SELECT p.leader, (SELECT count(*) FROM stream s WHERE s.id IN (p.meta_stream, p.log_stream) AND s.is_open = 1)
+		FROM topic_partition p WHERE p.topic = $1 AND p.idx = $2`, m.Topic.String(), m.Index).Scan(&leader, &open)
+	if errors.Is(err, sql.ErrNoRows) {
+		return ErrTopicNotExist
+	}
+	if err != nil {
+		return err
+	}
+	if leader != m.From && !invariant.Off("metadata-move-from") {
+		return fmt.Errorf("node %d leads it, not node %d: %w", leader, m.From, streamstore.ErrConflict)
+	}
+	if leader != node.ID && !invariant.Off("metadata-move-leader") {
+		if _, recovered, err := t.life(leader); err != nil || !recovered {
+			return errors.Join(err, fmt.Errorf("node %d leads it and was not recovered: %w", leader, streamstore.ErrConflict))
+		}
+	}
+	if m.To != leader {
+		if open > 0 && !invariant.Off("metadata-move-closed") {
+			return fmt.Errorf("%d of its streams are open: %w", open, streamstore.ErrConflict)
+		}
+		if _, recovered, err := t.life(m.To); err != nil || recovered {
+			return errors.Join(err, fmt.Errorf("node %d does not live: %w", m.To, streamstore.ErrConflict))
+		}
+	}
+	_, err = t.exec(`UPDATE topic_partition SET leader = $1, leader_epoch = leader_epoch + 1 WHERE topic = $2 AND idx = $3`, m.To, m.Topic.String(), m.Index)
+	return err
 }
 
 // TakePartitions raises the leader epoch of every partition that node leads and returns
@@ -224,14 +317,15 @@ func (s *Store) TakePartitions(ctx context.Context, node streamstore.Node) ([]To
 			return err
 		}
 		for _, topic := range topics {
-			for _, p := range topic.Partitions {
-				if p.Leader == node.ID {
-					mine = append(mine, topic)
-					break
-				}
+			if !slices.ContainsFunc(topic.Partitions, func(p Partition) bool { return p.Leader == node.ID }) {
+				continue
+			}
+			mine = append(mine, topic)
+			if err := t.change(ChangeTopic, topic.ID); err != nil {
+				return err
 			}
 		}
-		return t.change(ChangeNode, node.ID)
+		return nil
 	})
 	return mine, err
 }

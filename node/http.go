@@ -25,6 +25,8 @@ func (n *Node) serveHTTP(registry *schemaregistry.Registry) {
 	n.handleAPI(mux)
 	n.handleCatalogs(mux)
 	n.handleNodes(mux)
+	n.handlePartitions(mux)
+	n.handlePeers(mux)
 	n.handleObjects(mux)
 	n.http = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
 	done := make(chan struct{})

@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/apache/iceberg-go/table"
@@ -52,6 +53,7 @@ type Node struct {
 	backup       *metadata.Backup
 	store        *streamstore.Store
 	set          *partition.Set
+	peers        peers
 	builtin      *sql.Catalog
 	restCatalog  server.Config
 	external     catalog.Catalog // nil if there is none
@@ -59,6 +61,8 @@ type Node struct {
 	workers      *worker.Manager
 	coordinators *coordinator.Manager
 	broker       *broker.Broker
+	kafkaAddr    string // where broker listens
+	announced    atomic.Bool
 	httpListener net.Listener
 	http         *http.Server
 
@@ -76,7 +80,7 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (*Node, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, log: log, metrics: prometheus.NewRegistry()}
+	n := &Node{cfg: cfg, log: log, peers: newPeers(), metrics: prometheus.NewRegistry()}
 	n.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if err := n.open(ctx); err != nil {
 		return nil, errors.Join(err, n.Close())
@@ -91,6 +95,7 @@ func (n *Node) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	n.kafkaAddr = kafkaListener.Addr().String()
 	if n.httpListener, err = n.listen("http", n.cfg.HTTP); err != nil {
 		return err
 	}
@@ -139,12 +144,17 @@ func (n *Node) open(ctx context.Context) error {
 		Advertised: n.cfg.KafkaAdvertised, MaxConnections: n.cfg.MaxConnections, MaxRequestBytes: n.cfg.MaxRequestBytes,
 		NoAutoCreate: !n.cfg.AutoCreateTopics, DefaultPartitions: n.cfg.DefaultPartitions,
 		ReservedTopics: []string{group.Topic, "__transaction_state", control.TopicName},
+		PeerTopic:      control.TopicName, PeerClientID: control.ClientID,
 	}, kafkaListener, n.set, groups, meta, n.store.Node(), n.log, n.metrics)
 	if err != nil {
 		return err
 	}
 	n.onClose("broker", n.broker.Close)
-	return n.announce(ctx)
+	if err := n.announce(ctx); err != nil {
+		return err
+	}
+	n.announced.Store(true)
+	return nil
 }
 
 func (n *Node) onClose(name string, close func(context.Context) error) {
@@ -217,7 +227,7 @@ func (n *Node) openLog(ctx context.Context, bucket objectstore.Bucket, meta *met
 	n.onClose("stream store", n.store.Close)
 	n.metrics.MustRegister(n.store.Collectors()...)
 	err = n.patient(ctx, "partitions", func() (err error) {
-		n.set, err = partition.OpenSet(ctx, partition.Config{CheckTable: n.checkTable, RetentionInterval: n.cfg.RetentionInterval}, n.store, meta, n.log)
+		n.set, err = partition.OpenSet(ctx, partition.Config{CheckTable: n.checkTable, RetentionInterval: n.cfg.RetentionInterval, Peers: n.peers}, n.store, meta, n.log)
 		return err
 	})
 	if err != nil {
@@ -315,6 +325,7 @@ func (n *Node) openTables(ctx context.Context, registry *schemaregistry.Registry
 	if err != nil {
 		return err
 	}
+	n.onClose("control log", func(context.Context) error { ctl.Close(); return nil })
 	schemas := control.NewSchemas(func(ctx context.Context, id int32) (control.WriterSchema, error) {
 		s, err := registry.Schema(ctx, int(id))
 		return control.WriterSchema{Type: s.Type, Text: s.Text, References: s.Dependencies}, err
@@ -338,7 +349,7 @@ func (n *Node) openTables(ctx context.Context, registry *schemaregistry.Registry
 }
 
 // KafkaAddr is where the Kafka protocol is served.
-func (n *Node) KafkaAddr() string { return n.broker.Addr().String() }
+func (n *Node) KafkaAddr() string { return n.kafkaAddr }
 
 // HTTPAddr is where registry, catalog and administration are served.
 func (n *Node) HTTPAddr() string { return n.httpListener.Addr().String() }

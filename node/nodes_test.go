@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/tabletopic/tabletopic/internal/lab"
+	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/streamstore"
 )
 
@@ -53,7 +53,7 @@ func (c *cluster) recover(n *Node, id string) (code int, last string) {
 func TestRecoverANode(t *testing.T) {
 	c := &cluster{t: t, data: t.TempDir(), objects: t.TempDir(), metadata: lab.Postgres(t)}
 	one, two := c.open(1), c.open(2)
-	if _, err := kadm.NewClient(c.client(one)).CreateTopic(t.Context(), 3, 1, nil, "events"); err != nil {
+	if _, err := one.set.CreateTopic(t.Context(), metadata.NewTopic{Name: "events", Partitions: 3, Leaders: []streamstore.NodeID{1}}); err != nil {
 		t.Fatal(err)
 	}
 	c.produce(one, "events", "a", "b", "c")

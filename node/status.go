@@ -84,7 +84,7 @@ func (n *Node) status(ctx context.Context, t metadata.Topic, cfg partition.Table
 		s.elsewhere(now, n.work(t, now), cfg, len(next) > 0)
 	}
 	for i := range int32(len(t.Partitions)) {
-		s.add(n.partitionStatus(t, i, next, lags[i], now))
+		s.add(n.partitionStatus(ctx, t, i, next, lags[i], now))
 	}
 	if w := n.workers.Worker(t.ID); w != nil {
 		s.Waiting, s.DeadLetters = w.Files(), w.DeadLetters()
@@ -132,14 +132,14 @@ func (n *Node) partitionLags(t metadata.Topic, now time.Time) map[int32]worker.P
 }
 
 // partitionStatus compares a partition with next, of the table.
-func (n *Node) partitionStatus(t metadata.Topic, i int32, next map[int32]int64, l worker.PartitionLag, now time.Time) PartitionStatus {
+func (n *Node) partitionStatus(ctx context.Context, t metadata.Topic, i int32, next map[int32]int64, l worker.PartitionLag, now time.Time) PartitionStatus {
 	s := PartitionStatus{Partition: i, TableNext: -1, WrittenNext: -1}
 	if at, ok := next[i]; ok {
 		s.TableNext, s.WrittenNext = at, at
 	}
-	p, err := n.set.Partition(t.Name, i)
+	p, err := n.set.Log(ctx, partition.ID{Topic: t.Name, Index: i})
 	if err != nil {
-		return s // led elsewhere
+		return s // its leader does not answer
 	}
 	o := p.Offsets()
 	s.LogStart, s.LogEnd = o.LogStart, o.LastStable
@@ -223,6 +223,10 @@ func (n *Node) coordinated() (out []coordinated) {
 func (n *Node) ready(w http.ResponseWriter, r *http.Request) {
 	if err := n.store.Err(); err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	if !n.announced.Load() {
+		http.Error(w, "starting: the cluster does not know yet where this node is reached", http.StatusServiceUnavailable)
 		return
 	}
 	var ill []string

@@ -49,7 +49,7 @@ func (n *Node) verifyTable(w http.ResponseWriter, r *http.Request) {
 	_ = lines.Encode(end)
 }
 
-// verify compares the partitions that this node leads with their table.
+// verify compares the partitions with their table, those whose leader lives.
 func (n *Node) verify(ctx context.Context, t metadata.Topic, cfg partition.TableConfig, in coordinator.Verification) (*coordinator.Report, error) {
 	_, tbl, err := n.load(ctx, t, cfg)
 	if err != nil {
@@ -61,14 +61,14 @@ func (n *Node) verify(ctx context.Context, t metadata.Topic, cfg partition.Table
 	in.Logs = map[int32]coordinator.LogReader{}
 	var elsewhere []int32
 	for i := range int32(len(t.Partitions)) {
-		p, err := n.set.Partition(t.Name, i)
+		log, err := n.set.Log(ctx, partition.ID{Topic: t.Name, Index: i})
 		switch {
 		case errors.Is(err, partition.ErrNotLeader):
 			elsewhere = append(elsewhere, i)
 		case err != nil:
 			return nil, err
 		default:
-			in.Logs[i] = worker.Partition{P: p}
+			in.Logs[i] = worker.Committed{Log: log}
 		}
 	}
 	report, err := coordinator.Verify(ctx, tbl, in)

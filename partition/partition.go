@@ -54,6 +54,7 @@ type Partition struct {
 
 	mu            sync.Mutex
 	state         *state            // guarded by mu; written only with appends held
+	moving        chan struct{}     // guarded by mu; set once it is closed to be led by another node, closed when it is known who leads
 	closed        error             // guarded by mu; why nothing is accepted
 	highWatermark int64             // guarded by mu
 	pending       []pendingAppend   // guarded by mu; not durable, in order
@@ -279,6 +280,13 @@ func (p *Partition) closeLocked(err error) {
 		p.closed = fmt.Errorf("%w: %s: %w", ErrNotLeader, p, err)
 	}
 	p.notifyLocked()
+}
+
+// Err returns why the partition accepts nothing any more; nil while it does.
+func (p *Partition) Err() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.closed
 }
 
 // Notify arranges a non-blocking send on ch whenever an offset moves or the partition

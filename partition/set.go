@@ -43,6 +43,14 @@ type Config struct {
 	// CheckTable refuses table settings that cannot work here, such as a catalog that does
 	// not exist. Every setting that can be read is taken if nil.
 	CheckTable func(topic string, cfg TableConfig) error
+	// Peers reaches the other nodes of the cluster. If nil, members count as alive, and hear of
+	// changes when they look.
+	Peers Peers
+	// FollowInterval is how often a node looks for what others changed, if the database is
+	// shared. 150 ms if zero.
+	FollowInterval time.Duration
+	// ProbeInterval is how often it asks the other nodes whether they live. 1 s if zero.
+	ProbeInterval time.Duration
 }
 
 func (c *Config) setDefaults() {
@@ -54,6 +62,8 @@ func (c *Config) setDefaults() {
 	setDefault(&c.MaxPartitions, 10_000)
 	setDefault(&c.MaxUncompressedBytes, record.DefaultLimit)
 	setDefault(&c.Readers, runtime.GOMAXPROCS(0))
+	setDefault(&c.FollowInterval, 150*time.Millisecond)
+	setDefault(&c.ProbeInterval, time.Second)
 }
 
 func setDefault[T int | int64 | time.Duration](v *T, d T) {
@@ -70,6 +80,7 @@ func (c *Config) validate() error {
 		{"CheckpointBytes", c.CheckpointBytes}, {"RecoverParallel", int64(c.RecoverParallel)}, {"MaxProducers", int64(c.MaxProducers)},
 		{"ProducerExpiry", int64(c.ProducerExpiry)}, {"MaxPartitions", int64(c.MaxPartitions)},
 		{"MaxUncompressedBytes", int64(c.MaxUncompressedBytes)}, {"Readers", int64(c.Readers)},
+		{"FollowInterval", int64(c.FollowInterval)}, {"ProbeInterval", int64(c.ProbeInterval)},
 	} {
 		if f.value < 0 {
 			return fmt.Errorf("%s is %d: it must be positive, or zero for its default", f.name, f.value)
@@ -78,7 +89,8 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// Set holds the partitions that this node leads. It is safe for concurrent use.
+// Set knows all topics of the cluster, and holds the partitions that this node leads. It is safe
+// for concurrent use.
 type Set struct {
 	cfg   Config
 	store *streamstore.Store
@@ -93,9 +105,15 @@ type Set struct {
 
 	admin gate // held while topics change, so that events have the order of metadata
 
+	// guarded by admin
+	seq        int64             // changes up to here are known
+	unfinished map[uuid.UUID]int // topics with partitions that could not be opened yet, and attempts
+	poke       chan struct{}     // cap 1: something is unfinished
+
 	mu       sync.RWMutex
 	topics   map[string]*topic    // guarded by mu
 	byID     map[uuid.UUID]*topic // guarded by mu
+	members  []Member             // guarded by mu; by id
 	last     *event               // guarded by mu; the place of the next event
 	watchers sync.WaitGroup
 }
@@ -108,8 +126,8 @@ type topic struct {
 
 var errSetClosed = errors.New("the server is shutting down")
 
-// OpenSet takes over every partition that metadata assigns to this node: it raises their
-// leader epochs, opens all streams, each in one transaction, and recovers the partitions. A
+// OpenSet reads the topics of the cluster and takes over every partition that metadata assigns
+// to this node: it raises their leader epochs, opens all streams, each in one transaction, and recovers the partitions. A
 // partition whose log cannot be understood is left out with a log line: it alone is not served.
 func OpenSet(ctx context.Context, cfg Config, store *streamstore.Store, meta *metadata.Store, log *slog.Logger) (*Set, error) {
 	cfg.setDefaults()
@@ -120,11 +138,12 @@ func OpenSet(ctx context.Context, cfg Config, store *streamstore.Store, meta *me
 		cfg: cfg, store: store, meta: meta, log: log,
 		readers: make(chan *record.Reader, cfg.Readers), checkpoints: make(chan *Partition, 1024), admin: newGate(),
 		topics: map[string]*topic{}, byID: map[uuid.UUID]*topic{}, last: newEvent(),
+		unfinished: map[uuid.UUID]int{}, poke: make(chan struct{}, 1),
 	}
 	for range cfg.Readers {
 		s.readers <- &record.Reader{Limit: cfg.MaxUncompressedBytes}
 	}
-	topics, err := meta.TakePartitions(ctx, store.Node())
+	topics, err := s.take(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("take over partitions: %w", err)
 	}
@@ -136,14 +155,32 @@ func OpenSet(ctx context.Context, cfg Config, store *streamstore.Store, meta *me
 		s.topics[t.Name], s.byID[t.ID] = t, t
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
-	s.loops.Add(2)
-	go s.checkpointLoop()
-	go s.retentionLoop()
+	s.loops.Go(s.checkpointLoop)
+	s.loops.Go(s.retentionLoop)
+	s.loops.Go(s.followLoop)
+	s.loops.Go(s.probeLoop)
 	return s, nil
 }
 
-// open opens the streams of the topics' partitions, in one transaction, and recovers them.
-// Partitions that old holds already are taken from there.
+// take raises the leader epochs of what this node leads and reads what there is. What others
+// change meanwhile is read once more by the loop that follows.
+func (s *Set) take(ctx context.Context) ([]metadata.Topic, error) {
+	var err error
+	if s.seq, err = s.meta.LastChange(ctx); err != nil {
+		return nil, err
+	}
+	if _, err := s.meta.TakePartitions(ctx, s.store.Node()); err != nil {
+		return nil, err
+	}
+	if err := s.readMembers(ctx); err != nil {
+		return nil, err
+	}
+	return s.meta.Topics(ctx)
+}
+
+// open opens the streams of those partitions of the topics that this node leads, in one
+// transaction, and recovers them. Those that old holds already, in the same epoch, are taken
+// from there. After an error the topics lack the partitions that were to be opened.
 func (s *Set) open(ctx context.Context, topics []metadata.Topic, old *topic) ([]*topic, error) {
 	node := s.store.Node().ID
 	opened := make([]*topic, len(topics))
@@ -151,27 +188,21 @@ func (s *Set) open(ctx context.Context, topics []metadata.Topic, old *topic) ([]
 	var fresh []*Partition
 	for i, t := range topics {
 		opened[i] = &topic{Topic: t, partitions: make([]*Partition, len(t.Partitions))}
-		cfg, err := ParseTopicConfig(t.Config)
+		cfg, err := s.parseConfig(t)
 		if err != nil {
-			// It was valid once. The defaults keep the data safe, and the log says what to do.
-			s.log.Error("topic configuration is not understood, using the defaults with infinite retention", "topic", t.Name, "err", err)
-			if cfg, err = ParseTopicConfig(map[string]string{"retention.ms": "-1"}); err != nil {
-				return nil, err
-			}
+			return nil, err
 		}
 		for j, p := range t.Partitions {
-			if old != nil && j < len(old.partitions) {
-				opened[i].partitions[j] = old.partitions[j]
+			if p.Leader != node {
 				continue
 			}
-			if p.Leader != node {
+			if had := old.partition(j); had != nil && had.epoch == p.LeaderEpoch {
+				opened[i].partitions[j] = had
 				continue
 			}
 			epoch := int64(p.LeaderEpoch)
 			requests = append(requests, streamstore.OpenRequest{ID: p.Meta, Epoch: epoch}, streamstore.OpenRequest{ID: p.Log, Epoch: epoch})
-			part := newPartition(s, t, p, nil, nil, cfg)
-			opened[i].partitions[j] = part
-			fresh = append(fresh, part)
+			fresh = append(fresh, newPartition(s, t, p, nil, nil, cfg))
 		}
 	}
 	if len(fresh) == 0 {
@@ -179,7 +210,7 @@ func (s *Set) open(ctx context.Context, topics []metadata.Topic, old *topic) ([]
 	}
 	streams, err := s.store.OpenStreams(ctx, requests)
 	if err != nil {
-		return nil, fmt.Errorf("open %d partitions: %w", len(fresh), err)
+		return opened, fmt.Errorf("open %d partitions: %w", len(fresh), err)
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(s.cfg.RecoverParallel)
@@ -187,7 +218,35 @@ func (s *Set) open(ctx context.Context, topics []metadata.Topic, old *topic) ([]
 		p.meta, p.log = streams[2*i], streams[2*i+1]
 		g.Go(func() error { return s.recoverOne(gctx, p) })
 	}
-	return opened, g.Wait()
+	if err := g.Wait(); err != nil {
+		return opened, err
+	}
+	byID := make(map[uuid.UUID]*topic, len(opened))
+	for _, t := range opened {
+		byID[t.ID] = t
+	}
+	for _, p := range fresh {
+		byID[p.topicID].partitions[p.index] = p
+	}
+	return opened, nil
+}
+
+func (s *Set) parseConfig(t metadata.Topic) (TopicConfig, error) {
+	cfg, err := ParseTopicConfig(t.Config)
+	if err == nil {
+		return cfg, nil
+	}
+	// It was valid once. The defaults keep the data safe, and the log says what to do.
+	s.log.Error("topic configuration is not understood, using the defaults with infinite retention", "topic", t.Name, "err", err)
+	return ParseTopicConfig(map[string]string{"retention.ms": "-1"})
+}
+
+// partition returns the partition of that index if this node holds it. t may be nil.
+func (t *topic) partition(i int) *Partition {
+	if t == nil || i >= len(t.partitions) {
+		return nil
+	}
+	return t.partitions[i]
 }
 
 // recoverAttempts, with a wait that doubles from recoverWait, give a bucket that is away for
@@ -266,7 +325,7 @@ func (s *Set) allLocked() []*Partition {
 	return all
 }
 
-// Topics returns the topics of this node, by name.
+// Topics returns the topics of the cluster, by name.
 func (s *Set) Topics() []metadata.Topic {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -324,7 +383,8 @@ func (s *Set) CheckConfig(topic string, raw map[string]string) (TopicConfig, err
 	return cfg, err
 }
 
-// CreateTopic makes a topic with its partitions, led by this node. Names that no topic can
+// CreateTopic makes a topic with its partitions, which go round the nodes that live, beginning
+// at the one that leads the fewest; or round those that n names. Names that no topic can
 // have give ErrInvalidTopicName, as does one that differs from another topic's only in '.'
 // and '_'; also ErrInvalidConfig, ErrInvalidPartitions and metadata.ErrTopicExists.
 func (s *Set) CreateTopic(ctx context.Context, n metadata.NewTopic) (metadata.Topic, error) {
@@ -342,6 +402,17 @@ func (s *Set) CreateTopic(ctx context.Context, n metadata.NewTopic) (metadata.To
 		return metadata.Topic{}, fmt.Errorf("create topic %s: %w", n.Name, err)
 	}
 	n.Config = config
+	if len(n.Leaders) == 0 {
+		n.Leaders = s.place(ctx)
+	}
+	created, err := s.createTopic(ctx, n)
+	if err == nil {
+		s.tellOthers(ctx)
+	}
+	return created, err
+}
+
+func (s *Set) createTopic(ctx context.Context, n metadata.NewTopic) (metadata.Topic, error) {
 	if err := s.change(ctx); err != nil {
 		return metadata.Topic{}, err
 	}
@@ -354,13 +425,7 @@ func (s *Set) CreateTopic(ctx context.Context, n metadata.NewTopic) (metadata.To
 	if err != nil {
 		return metadata.Topic{}, err
 	}
-	// The topic is there: even if ctx ends now it must get its partitions.
-	opened, err := s.open(context.WithoutCancel(ctx), []metadata.Topic{created}, nil)
-	if err != nil {
-		return metadata.Topic{}, err
-	}
-	s.put(opened[0], TopicCreated)
-	return created, nil
+	return created, s.applyMine(ctx, created)
 }
 
 func (s *Set) checkCount(name string, n int) error {
@@ -370,7 +435,7 @@ func (s *Set) checkCount(name string, n int) error {
 	return nil
 }
 
-// change takes the right to change topics.
+// change takes the right to change topics, once what others changed is known.
 func (s *Set) change(ctx context.Context) error {
 	if err := s.admin.enter(ctx); err != nil {
 		return err
@@ -378,6 +443,10 @@ func (s *Set) change(ctx context.Context) error {
 	if s.ctx.Err() != nil {
 		s.admin.leave()
 		return fmt.Errorf("%w: %w", ErrNotLeader, errSetClosed)
+	}
+	if err := s.catchUp(ctx); err != nil {
+		s.admin.leave()
+		return err
 	}
 	return nil
 }
@@ -397,21 +466,33 @@ func (s *Set) collides(name string) string {
 
 // DeleteTopic deletes a topic with its data. Its partitions answer ErrNotLeader from then on.
 func (s *Set) DeleteTopic(ctx context.Context, name string) error {
+	err := s.deleteTopic(ctx, name)
+	if err == nil {
+		s.tellOthers(ctx)
+	}
+	return err
+}
+
+func (s *Set) deleteTopic(ctx context.Context, name string) error {
 	if err := s.change(ctx); err != nil {
 		return err
 	}
 	defer s.admin.leave()
-	s.mu.RLock()
-	t := s.topics[name]
-	s.mu.RUnlock()
+	t := s.topic(name)
 	if t == nil {
 		return fmt.Errorf("%w: %s", ErrUnknownTopicOrPartition, name)
 	}
 	if err := s.meta.DeleteTopic(ctx, s.store.Node(), t.ID); err != nil && !errors.Is(err, metadata.ErrTopicNotExist) {
 		return err
 	}
+	s.drop(ctx, t)
+	return nil
+}
+
+// drop lets go of a topic that metadata does not have any more.
+func (s *Set) drop(ctx context.Context, t *topic) {
 	s.mu.Lock()
-	delete(s.topics, name)
+	delete(s.topics, t.Name)
 	delete(s.byID, t.ID)
 	s.emitLocked(Event{Kind: TopicDeleted, Topic: t.Topic})
 	s.mu.Unlock()
@@ -422,41 +503,54 @@ func (s *Set) DeleteTopic(ctx context.Context, name string) error {
 			streams = append(streams, p.meta, p.log)
 		}
 	}
+	if len(streams) == 0 {
+		return
+	}
 	// The streams are deleted in metadata already; this stops their handles.
 	if err := s.store.DestroyStreams(context.WithoutCancel(ctx), streams); err != nil {
-		s.log.Warn("streams of a deleted topic", "topic", name, "err", err)
+		s.log.Warn("streams of a deleted topic", "topic", t.Name, "err", err)
 	}
-	return nil
 }
 
-// CreatePartitions raises the number of partitions of a topic to count.
-func (s *Set) CreatePartitions(ctx context.Context, name string, count int) (metadata.Topic, error) {
+func (s *Set) topic(name string) *topic {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.topics[name]
+}
+
+// CreatePartitions raises the number of partitions of a topic to count. The new ones go round
+// leaders, or if there are none the nodes that live.
+func (s *Set) CreatePartitions(ctx context.Context, name string, count int, leaders ...streamstore.NodeID) (metadata.Topic, error) {
 	if err := s.checkCount(name, count); err != nil {
 		return metadata.Topic{}, err
 	}
+	if len(leaders) == 0 {
+		leaders = s.place(ctx)
+	}
+	changed, err := s.createPartitions(ctx, name, count, leaders)
+	if err == nil {
+		s.tellOthers(ctx)
+	}
+	return changed, err
+}
+
+func (s *Set) createPartitions(ctx context.Context, name string, count int, leaders []streamstore.NodeID) (metadata.Topic, error) {
 	if err := s.change(ctx); err != nil {
 		return metadata.Topic{}, err
 	}
 	defer s.admin.leave()
-	s.mu.RLock()
-	t := s.topics[name]
-	s.mu.RUnlock()
+	t := s.topic(name)
 	if t == nil {
 		return metadata.Topic{}, fmt.Errorf("%w: %s", ErrUnknownTopicOrPartition, name)
 	}
 	if have := len(t.partitions); count <= have {
 		return metadata.Topic{}, fmt.Errorf("%w: topic %s has %d already, it can only get more, not %d", ErrInvalidPartitions, name, have, count)
 	}
-	changed, err := s.meta.CreatePartitions(ctx, s.store.Node(), name, count)
+	changed, err := s.meta.CreatePartitions(ctx, s.store.Node(), name, count, leaders...)
 	if err != nil {
 		return metadata.Topic{}, err
 	}
-	opened, err := s.open(context.WithoutCancel(ctx), []metadata.Topic{changed}, t)
-	if err != nil {
-		return metadata.Topic{}, err
-	}
-	s.put(opened[0], TopicChanged)
-	return changed, nil
+	return changed, s.applyMine(ctx, changed)
 }
 
 // AlterConfig sets and removes settings of a topic, all or none, if the whole that results is valid.
@@ -474,13 +568,19 @@ func (s *Set) AlterConfig(ctx context.Context, name string, set map[string]strin
 			return metadata.Topic{}, fmt.Errorf("alter topic %s: %w: %s is both set and removed", name, ErrInvalidConfig, removed[i])
 		}
 	}
+	changed, err := s.alterConfig(ctx, name, set, removed)
+	if err == nil {
+		s.tellOthers(ctx)
+	}
+	return changed, err
+}
+
+func (s *Set) alterConfig(ctx context.Context, name string, set map[string]string, removed []string) (metadata.Topic, error) {
 	if err := s.change(ctx); err != nil {
 		return metadata.Topic{}, err
 	}
 	defer s.admin.leave()
-	s.mu.RLock()
-	t := s.topics[name]
-	s.mu.RUnlock()
+	t := s.topic(name)
 	if t == nil {
 		return metadata.Topic{}, fmt.Errorf("%w: %s", ErrUnknownTopicOrPartition, name)
 	}
@@ -492,29 +592,14 @@ func (s *Set) AlterConfig(ctx context.Context, name string, set map[string]strin
 	for _, k := range removed {
 		delete(whole, k)
 	}
-	cfg, err := s.CheckConfig(name, whole)
-	if err != nil {
+	if _, err := s.CheckConfig(name, whole); err != nil {
 		return metadata.Topic{}, fmt.Errorf("alter topic %s: %w", name, err)
 	}
 	changed, err := s.meta.AlterTopicConfig(ctx, s.store.Node(), name, set, removed)
 	if err != nil {
 		return metadata.Topic{}, err
 	}
-	for _, p := range t.partitions {
-		if p != nil {
-			p.config.Store(&cfg)
-			p.retainAt.Store(0)
-		}
-	}
-	s.put(&topic{Topic: changed, partitions: t.partitions}, TopicChanged)
-	return changed, nil
-}
-
-func (s *Set) put(t *topic, kind EventKind) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.topics[t.Name], s.byID[t.ID] = t, t
-	s.emitLocked(Event{Kind: kind, Topic: t.Topic})
+	return changed, s.applyMine(ctx, changed)
 }
 
 // reader takes one of the readers that check batches; release gives it back.
@@ -542,7 +627,6 @@ func (s *Set) askCheckpoint(p *Partition) bool {
 // checkpointLoop writes the checkpoints that are asked for, until the set closes. When the
 // node is fenced it closes the partitions, so that everybody who waits for one hears of it.
 func (s *Set) checkpointLoop() {
-	defer s.loops.Done()
 	for {
 		select {
 		case <-s.store.Fenced():
@@ -564,7 +648,6 @@ func (s *Set) checkpointLoop() {
 
 // retentionLoop applies retention to one partition after another, until the set closes.
 func (s *Set) retentionLoop() {
-	defer s.loops.Done()
 	if s.cfg.RetentionInterval < 0 {
 		return
 	}

@@ -380,7 +380,7 @@ func TestTakesOverInTwoTransactions(t *testing.T) {
 		for _, change := range all {
 			seen[change.Kind]++
 		}
-		return seen[metadata.ChangeNode] + seen[metadata.ChangeStream]
+		return seen[metadata.ChangeNode] + seen[metadata.ChangeTopic] + seen[metadata.ChangeStream]
 	}
 	before := changes()
 	set, err := OpenSet(ctx, c.cfg, store, c.meta, slog.New(slog.DiscardHandler))

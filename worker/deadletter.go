@@ -45,8 +45,7 @@ func (d *DeadLetterTopic) Append(ctx context.Context, index int32, letters []Let
 	if len(letters) == 0 {
 		return nil
 	}
-	p, err := d.partition(ctx, index)
-	if err != nil {
+	if err := d.ensure(ctx, index); err != nil {
 		return fmt.Errorf("dead letter topic %s: %w", d.name, err)
 	}
 	out := make([]partition.DeadLetter, len(letters))
@@ -63,17 +62,18 @@ func (d *DeadLetterTopic) Append(ctx context.Context, index int32, letters []Let
 		out[i] = partition.DeadLetter{SourceOffset: l.Record.Offset,
 			Record: record.Record{Key: l.Record.Key, Value: l.Record.Value, Headers: append(headers, l.Record.Headers...)}}
 	}
-	return p.AppendDeadLetters(ctx, d.source.ID, index, out)
+	return d.set.AppendDeadLetters(ctx, partition.ID{Topic: d.name, Index: index}, d.source.ID, index, out)
 }
 
-// partition returns the partition of that index, and makes what is missing.
-func (d *DeadLetterTopic) partition(ctx context.Context, index int32) (*partition.Partition, error) {
+// ensure makes the partition of that index if there is none in the cluster.
+func (d *DeadLetterTopic) ensure(ctx context.Context, index int32) error {
 	for range 3 {
-		p, err := d.set.Partition(d.name, index)
-		if !errors.Is(err, partition.ErrUnknownTopicOrPartition) {
-			return p, err
+		t, ok := d.set.Topic(d.name)
+		if ok && int(index) < len(t.Partitions) {
+			return nil
 		}
-		if _, ok := d.set.Topic(d.name); ok {
+		var err error
+		if ok {
 			_, err = d.set.CreatePartitions(ctx, d.name, max(len(d.source.Partitions), int(index)+1))
 		} else {
 			// A letter is as large as its record was, and a little more.
@@ -81,10 +81,10 @@ func (d *DeadLetterTopic) partition(ctx context.Context, index int32) (*partitio
 				Config: map[string]string{"max.message.bytes": strconv.Itoa(100 << 20)}})
 		}
 		if err != nil && !errors.Is(err, metadata.ErrTopicExists) {
-			return nil, err
+			return err
 		}
 	}
-	return nil, fmt.Errorf("partition %d: %w", index, partition.ErrUnknownTopicOrPartition)
+	return fmt.Errorf("partition %d: %w", index, partition.ErrUnknownTopicOrPartition)
 }
 
 // lettersSequence marks the batches of partition.AppendDeadLetters; those of clients that
@@ -95,7 +95,7 @@ const lettersSequence = -2
 // backwards until one is below from.
 func (d *DeadLetterTopic) Since(ctx context.Context, index int32, from int64) (map[int64]bool, error) {
 	found := map[int64]bool{}
-	p, err := d.set.Partition(d.name, index)
+	p, err := d.set.Log(ctx, partition.ID{Topic: d.name, Index: index})
 	if errors.Is(err, partition.ErrUnknownTopicOrPartition) {
 		return found, nil
 	}
@@ -127,7 +127,7 @@ func (d *DeadLetterTopic) Since(ctx context.Context, index int32, from int64) (m
 
 // Each calls fn with the source offset and the cause of every letter of the source partition.
 func (d *DeadLetterTopic) Each(ctx context.Context, index int32, fn func(offset int64, cause string)) error {
-	p, err := d.set.Partition(d.name, index)
+	p, err := d.set.Log(ctx, partition.ID{Topic: d.name, Index: index})
 	if errors.Is(err, partition.ErrUnknownTopicOrPartition) {
 		return nil
 	}
@@ -152,7 +152,7 @@ func (d *DeadLetterTopic) Each(ctx context.Context, index int32, fn func(offset 
 }
 
 // scan calls fn with the source offset of each letter of the source in [begin, end) of p.
-func (d *DeadLetterTopic) scan(ctx context.Context, p *partition.Partition, index int32, begin, end int64, fn func(offset int64, r *record.Record)) error {
+func (d *DeadLetterTopic) scan(ctx context.Context, p partition.Log, index int32, begin, end int64, fn func(offset int64, r *record.Record)) error {
 	var reader record.Reader
 	var rec record.Record
 	for begin < end {

@@ -27,7 +27,7 @@ type Locators func(catalog string) catalog.Locator
 // Open starts the workers of a node.
 func Open(set *partition.Set, ctl control.Log, schemas Schemas, locators Locators, shared *Shared, log *slog.Logger) *Manager {
 	m := &Manager{workers: map[uuid.UUID]*Worker{}}
-	m.keeper = control.Keep(set, log, func(t metadata.Topic, cfg partition.TopicConfig) (control.Task, error) {
+	m.keeper = control.Keep(set, log, set.Led, func(t metadata.Topic, cfg partition.TopicConfig) (control.Task, error) {
 		sources := map[int32]Source{}
 		for i := range int32(len(t.Partitions)) {
 			p, err := set.Partition(t.Name, i)
@@ -40,6 +40,7 @@ func Open(set *partition.Set, ctl control.Log, schemas Schemas, locators Locator
 			sources[i] = Partition{p}
 		}
 		if len(sources) == 0 {
+			m.forget(t.ID)
 			return nil, nil
 		}
 		dead := NewDeadLetterTopic(set, t, cfg.Table.DLQ)
@@ -49,9 +50,7 @@ func Open(set *partition.Set, ctl control.Log, schemas Schemas, locators Locator
 		m.mu.Unlock()
 		return w, nil
 	}, func(t metadata.Topic) {
-		m.mu.Lock()
-		delete(m.workers, t.ID)
-		m.mu.Unlock()
+		m.forget(t.ID)
 		if _, ok := set.Topic(t.Name); !ok {
 			shared.metrics.forget(t.Name)
 		}
@@ -65,6 +64,12 @@ func Open(set *partition.Set, ctl control.Log, schemas Schemas, locators Locator
 		}
 	})
 	return m
+}
+
+func (m *Manager) forget(topic uuid.UUID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.workers, topic)
 }
 
 // Close returns when the last worker has ended.

@@ -10,17 +10,27 @@ import (
 	"github.com/tabletopic/tabletopic/record"
 )
 
-// Partition makes a Source of a partition: its committed records, without those of aborted
-// transactions and without control batches.
+// Partition makes a Source of a partition that this node leads.
 type Partition struct {
 	P *partition.Partition
 }
 
+// Committed reads the committed records of a partition, without those of aborted transactions
+// and without control batches.
+type Committed struct {
+	Log partition.Log
+}
+
 // Read implements Source.
 func (s Partition) Read(ctx context.Context, from int64, maxBytes int) ([]record.Batch, int64, error) {
-	res, err := s.P.Read(ctx, from, maxBytes, partition.ReadCommitted)
-	if errors.Is(err, partition.ErrOffsetOutOfRange) && from < s.P.Offsets().LogStart {
-		return nil, from, fmt.Errorf("%w: %d of %s", ErrBelowStart, from, s.P)
+	return Committed{s.P}.Read(ctx, from, maxBytes)
+}
+
+// Read returns batches from an offset on, and the offset that follows what it passed.
+func (s Committed) Read(ctx context.Context, from int64, maxBytes int) ([]record.Batch, int64, error) {
+	res, err := s.Log.Read(ctx, from, maxBytes, partition.ReadCommitted)
+	if errors.Is(err, partition.ErrOffsetOutOfRange) && from < s.Log.Offsets().LogStart {
+		return nil, from, fmt.Errorf("%w: %w", ErrBelowStart, err)
 	}
 	if err != nil {
 		return nil, from, err
@@ -42,8 +52,11 @@ func (s Partition) Read(ctx context.Context, from int64, maxBytes int) ([]record
 }
 
 // Bounds implements Source.
-func (s Partition) Bounds() (start, end int64) {
-	o := s.P.Offsets()
+func (s Partition) Bounds() (start, end int64) { return Committed{s.P}.Bounds() }
+
+// Bounds returns the first offset, and the end of what Read returns.
+func (s Committed) Bounds() (start, end int64) {
+	o := s.Log.Offsets()
 	return o.LogStart, o.LastStable
 }
 

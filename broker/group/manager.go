@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -12,10 +14,12 @@ import (
 	"github.com/google/uuid"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/internal/shard"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/partition"
 	"github.com/tabletopic/tabletopic/record"
+	"github.com/tabletopic/tabletopic/streamstore"
 )
 
 // Topic is where groups are kept, under the name that Kafka's tools know.
@@ -39,8 +43,17 @@ type Manager struct {
 
 // A slot holds the shard of one partition; its lock is held while the shard opens.
 type slot struct {
-	mu    sync.Mutex
-	shard *shard.Shard[*State] // guarded by mu
+	mu        sync.Mutex
+	shard     *shard.Shard[*State] // guarded by mu
+	partition *partition.Partition // guarded by mu; that the shard is on
+}
+
+// end ends the shard, if there is one. The caller holds mu.
+func (s *slot) end() {
+	if s.shard != nil {
+		s.shard.Close()
+		s.shard = nil
+	}
 }
 
 // Open starts without any shard; the topic is created when it is first needed.
@@ -48,7 +61,10 @@ func Open(set *partition.Set, cfg Config, log *slog.Logger) *Manager {
 	cfg.setDefaults()
 	m := &Manager{cfg: cfg, set: set, log: log, shards: map[int32]*slot{}}
 	m.watch = set.Watch(func(e partition.Event) {
-		if e.Kind == partition.TopicDeleted && !e.Topic.Internal {
+		switch {
+		case e.Topic.Name == Topic:
+			m.endMoved()
+		case e.Kind == partition.TopicDeleted && !e.Topic.Internal:
 			m.forgetTopic(e.Topic.Name)
 		}
 	})
@@ -65,8 +81,21 @@ func (m *Manager) Close() {
 	m.mu.Unlock()
 	for _, s := range slots {
 		s.mu.Lock()
-		if s.shard != nil {
-			s.shard.Close()
+		s.end()
+		s.mu.Unlock()
+	}
+}
+
+// endMoved ends the shards of partitions that are not led here any more, so that members who
+// wait for a rebalance look for their coordinator.
+func (m *Manager) endMoved() {
+	m.mu.Lock()
+	slots := slices.Collect(maps.Values(m.shards))
+	m.mu.Unlock()
+	for _, s := range slots {
+		s.mu.Lock()
+		if s.shard != nil && s.partition.Err() != nil {
+			s.end()
 		}
 		s.mu.Unlock()
 	}
@@ -87,29 +116,35 @@ func PartitionOf(group string, partitions int) int32 {
 	return (h & 0x7fffffff) % int32(partitions)
 }
 
-// Ensure creates __consumer_offsets if it is missing and returns its number of partitions.
-func (m *Manager) Ensure(ctx context.Context) (int, error) {
-	if t, ok := m.set.Internal(Topic); ok {
-		return len(t.Partitions), nil
+// Leader returns the node that coordinates a group.
+func (m *Manager) Leader(ctx context.Context, group string) (streamstore.NodeID, error) {
+	t, err := m.ensure(ctx)
+	if err != nil {
+		return 0, err
 	}
+	return t.Partitions[PartitionOf(group, len(t.Partitions))].Leader, nil
+}
+
+// ensure creates __consumer_offsets if it is missing.
+func (m *Manager) ensure(ctx context.Context) (metadata.Topic, error) {
 	t, err := m.set.EnsureInternal(ctx, metadata.NewTopic{Name: Topic, Partitions: m.cfg.Partitions, Config: map[string]string{
 		"cleanup.policy": "compact", "max.message.bytes": strconv.Itoa(16 << 20),
 	}})
 	if err != nil {
-		return 0, fmt.Errorf("create %s: %w", Topic, err)
+		return t, fmt.Errorf("create %s: %w", Topic, err)
 	}
-	return len(t.Partitions), nil
+	return t, nil
 }
 
-func (m *Manager) shardOf(ctx context.Context, group string) (*shard.Shard[*State], error) {
-	n, err := m.Ensure(ctx)
+func (m *Manager) shardOf(ctx context.Context, group string) (*shard.Shard[*State], *partition.Partition, error) {
+	t, err := m.ensure(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return m.open(ctx, PartitionOf(group, n))
+	return m.open(ctx, PartitionOf(group, len(t.Partitions)))
 }
 
-func (m *Manager) open(ctx context.Context, index int32) (*shard.Shard[*State], error) {
+func (m *Manager) open(ctx context.Context, index int32) (*shard.Shard[*State], *partition.Partition, error) {
 	m.mu.Lock()
 	s := m.shards[index]
 	if s == nil && !m.closed {
@@ -118,30 +153,33 @@ func (m *Manager) open(ctx context.Context, index int32) (*shard.Shard[*State], 
 	}
 	m.mu.Unlock()
 	if s == nil {
-		return nil, ErrNotCoordinator
+		return nil, nil, ErrNotCoordinator
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.shard != nil {
+	p, err := m.set.Partition(Topic, index)
+	if err == nil {
+		err = p.Err()
+	}
+	if err != nil {
+		s.end()
+		return nil, nil, fmt.Errorf("%w: %w", ErrNotCoordinator, err)
+	}
+	if s.shard != nil && s.partition == p {
 		select {
 		case <-s.shard.Done():
-			s.shard = nil
 		default:
-			return s.shard, nil
+			return s.shard, p, nil
 		}
 	}
-	own, _ := m.set.Internal(Topic)
-	p, err := m.set.Partition(own.Name, index)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrNotCoordinator, err)
-	}
+	s.end()
 	sh, err := shard.Open(ctx, partitionLog{p}, NewState(m.cfg), shard.Config{})
 	if err != nil {
 		m.log.Error("groups cannot be loaded", "topic", Topic, "partition", index, "err", err)
-		return nil, fmt.Errorf("%w: load %s-%d: %w", ErrNotCoordinator, Topic, index, err)
+		return nil, nil, fmt.Errorf("%w: load %s-%d: %w", ErrNotCoordinator, Topic, index, err)
 	}
-	s.shard = sh
-	return sh, nil
+	s.shard, s.partition = sh, p
+	return sh, p, nil
 }
 
 // partitionLog is a partition as the log of a shard.
@@ -169,13 +207,17 @@ func (l partitionLog) Trim(ctx context.Context, before int64) error {
 // do runs a handler on the shard of a group.
 func do[R any](ctx context.Context, m *Manager, group string, handle func(*State, time.Time, shard.Ticket) shard.Step) (R, error) {
 	var zero R
-	s, err := m.shardOf(ctx, group)
+	s, p, err := m.shardOf(ctx, group)
 	if err != nil {
 		return zero, err
 	}
 	v, err := s.Do(ctx, handle)
 	if errors.Is(err, shard.ErrClosed) {
 		return zero, fmt.Errorf("%w: %w", ErrNotCoordinator, err)
+	}
+	// An answer counts if the group was still led here when it was given.
+	if closed := p.Err(); closed != nil && err == nil && !invariant.Off("group-led-here") {
+		return zero, fmt.Errorf("%w: %w", ErrNotCoordinator, closed)
 	}
 	if err != nil {
 		return zero, err
@@ -259,14 +301,10 @@ func (m *Manager) List(ctx context.Context, states []string) ([]kmsg.ListGroupsR
 	return all, err
 }
 
-// each calls fn for the shard of every partition, opening those that are not open yet.
+// each calls fn for the shard of every partition that this node leads, opening those that are not open yet.
 func (m *Manager) each(ctx context.Context, fn func(*shard.Shard[*State]) error) error {
-	t, ok := m.set.Internal(Topic)
-	if !ok {
-		return nil
-	}
-	for _, p := range t.Partitions {
-		s, err := m.open(ctx, p.Index)
+	for _, index := range slices.Sorted(maps.Keys(m.set.Led(Topic))) {
+		s, _, err := m.open(ctx, index)
 		if err != nil {
 			return err
 		}

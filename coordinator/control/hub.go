@@ -104,6 +104,16 @@ func (m *member) take() (from, until int64, err error) {
 	return from, m.hub.seen, nil
 }
 
+// passed returns the offset below which there is nothing for the member that take did not give.
+func (m *member) passed() int64 {
+	m.hub.mu.Lock()
+	defer m.hub.mu.Unlock()
+	if m.due >= 0 {
+		return m.due
+	}
+	return m.hub.seen
+}
+
 // run looks at what comes until ctx ends, or the partition is closed or trimmed.
 func (h *hub) run(ctx context.Context) {
 	defer close(h.done)

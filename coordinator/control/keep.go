@@ -25,12 +25,13 @@ type Task interface {
 }
 
 // Keep starts a task with start for each topic of set that has a table, again whenever its
-// table settings or number of partitions change, and ends it with the topic or its table.
+// table settings, its number of partitions or what led says of it change, and ends it with the
+// topic or its table. Led returns the leader epochs of the partitions here that the task depends on.
 // Off, if it is not nil, is called after the task of a topic that was deleted, or whose table was
 // switched off.
-func Keep(set *partition.Set, log *slog.Logger, start func(metadata.Topic, partition.TopicConfig) (Task, error), off func(metadata.Topic)) *Keeper {
+func Keep(set *partition.Set, log *slog.Logger, led func(topic string) map[int32]int32, start func(metadata.Topic, partition.TopicConfig) (Task, error), off func(metadata.Topic)) *Keeper {
 	ctx, cancel := context.WithCancel(context.Background())
-	k := &keeping{set: set, log: log, start: start, off: off, wanted: map[uuid.UUID]metadata.Topic{}, running: map[uuid.UUID]*kept{}}
+	k := &keeping{set: set, log: log, led: led, start: start, off: off, wanted: map[uuid.UUID]metadata.Topic{}, running: map[uuid.UUID]*kept{}}
 	poke := make(chan struct{}, 1)
 	stop := set.Watch(func(e partition.Event) {
 		k.mu.Lock()
@@ -63,6 +64,7 @@ func (k *Keeper) Close() {
 type keeping struct {
 	set   *partition.Set
 	log   *slog.Logger
+	led   func(topic string) map[int32]int32
 	start func(metadata.Topic, partition.TopicConfig) (Task, error)
 	off   func(metadata.Topic)
 
@@ -77,6 +79,7 @@ type kept struct {
 	topic      metadata.Topic
 	table      partition.TableConfig
 	partitions int
+	led        map[int32]int32
 	cancel     context.CancelFunc
 	done       chan struct{}
 }
@@ -125,8 +128,8 @@ func (k *keeping) apply(ctx context.Context, t metadata.Topic) {
 		k.log.Error("topic has no valid settings for its table", "topic", t.Name, "error", err)
 		return
 	}
-	r := k.running[t.ID]
-	if r != nil && cfg.Table == r.table && len(t.Partitions) == r.partitions {
+	r, led := k.running[t.ID], k.led(t.Name)
+	if r != nil && cfg.Table == r.table && len(t.Partitions) == r.partitions && maps.Equal(led, r.led) {
 		return
 	}
 	if r != nil {
@@ -147,7 +150,7 @@ func (k *keeping) apply(ctx context.Context, t metadata.Topic) {
 	if task == nil {
 		return
 	}
-	r = &kept{topic: t, table: cfg.Table, partitions: len(t.Partitions), done: make(chan struct{})}
+	r = &kept{topic: t, table: cfg.Table, partitions: len(t.Partitions), led: led, done: make(chan struct{})}
 	ctx, r.cancel = context.WithCancel(ctx)
 	k.running[t.ID] = r
 	go func() {

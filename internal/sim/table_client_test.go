@@ -13,7 +13,6 @@ import (
 	"github.com/apache/iceberg-go/table"
 	"github.com/google/uuid"
 
-	"github.com/tabletopic/tabletopic/coordinator/control"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/partition"
 	"github.com/tabletopic/tabletopic/record"
@@ -240,7 +239,7 @@ func (l *tableLife) administer(r *rand.Rand) {
 			_, err = l.set.AlterConfig(l.ctx, t.name, map[string]string{"table.topic.enable": "true"}, nil)
 		}
 	case "lose control topic": // its owner starts the server again
-		if own, ok := l.set.Internal(control.TopicName); ok {
+		if own, ok := l.set.Topic(l.n.controlTopic()); ok {
 			err = l.set.DeleteTopic(l.ctx, own.Name)
 			l.die()
 		}

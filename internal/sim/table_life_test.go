@@ -150,7 +150,7 @@ func (l *tableLife) open() error {
 	if l.set, err = partition.OpenSet(ctx, partition.Config{RetentionInterval: 3 * time.Second}, l.store, w.meta, log); err != nil {
 		return err
 	}
-	if l.ctl, err = control.OpenTopic(ctx, l.set, 2); err != nil {
+	if l.ctl, err = control.OpenNamed(ctx, l.set, l.n.controlTopic(), 2); err != nil {
 		return err
 	}
 	if _, ok := l.set.Topic(l.topic().name); !ok {
@@ -479,3 +479,6 @@ func (l *tableLife) lookup(ctx context.Context, id int32) (control.WriterSchema,
 	}
 	return control.WriterSchema{}, metadata.ErrSchemaNotExist
 }
+
+// controlTopic is a node's own: they do not reach each other.
+func (n *tableNode) controlTopic() string { return fmt.Sprintf("%s-%d", control.TopicName, n.id) }

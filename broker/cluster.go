@@ -1,0 +1,72 @@
+package broker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/streamstore"
+)
+
+// peer is a node of the cluster as clients reach it.
+type peer struct {
+	id   int32
+	host string
+	port int32
+}
+
+// peers returns the nodes that live, by id, this one among them.
+func (b *Broker) peers() []peer {
+	all := []peer{{int32(b.node.ID), b.host, b.port}}
+	for _, m := range b.set.Members() {
+		if m.ID == b.node.ID || !m.Alive {
+			continue
+		}
+		host, port, err := net.SplitHostPort(m.Kafka)
+		if err != nil {
+			continue // it announced what it could not have listened on
+		}
+		if n, err := strconv.ParseUint(port, 10, 16); err == nil {
+			all = append(all, peer{int32(m.ID), host, int32(n)})
+		}
+	}
+	slices.SortFunc(all, func(a, b peer) int { return cmp.Compare(a.id, b.id) })
+	return all
+}
+
+// peer returns a node that lives.
+func (b *Broker) peer(id streamstore.NodeID) (peer, error) {
+	for _, p := range b.peers() {
+		if p.id == int32(id) {
+			return p, nil
+		}
+	}
+	return peer{-1, "", -1}, refuse(kerr.CoordinatorNotAvailable, "node %d, which would have to answer, is not alive: recover it, and move what it leads to another node", id)
+}
+
+// moveWait bounds how long a request for a partition that moves waits to learn where to.
+const moveWait = time.Second
+
+// newLeader returns who leads a partition, for the answer to a client that was refused with err
+// (KIP-951): it goes there at once, and does not look around first. ok is false if that is
+// unknown, or this node.
+func (b *Broker) newLeader(ctx context.Context, topic string, index int32, err error) (at peer, epoch int32, ok bool) {
+	if !errors.Is(err, kerr.NotLeaderForPartition) {
+		return peer{}, 0, false
+	}
+	ctx, cancel := context.WithTimeout(ctx, moveWait)
+	defer cancel()
+	leader, epoch, ok := b.set.Leader(ctx, partition.ID{Topic: topic, Index: index})
+	if !ok || leader == b.node.ID {
+		return peer{}, 0, false
+	}
+	at, err = b.peer(leader)
+	return at, epoch, err == nil
+}

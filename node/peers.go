@@ -1,0 +1,235 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/record"
+)
+
+// What nodes ask of each other, over their HTTP addresses. None of it decides who leads what:
+// metadata does.
+
+// peers implements partition.Peers.
+type peers struct{ client *http.Client }
+
+func newPeers() peers {
+	return peers{&http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: peerPatience}}}
+}
+
+// peerPatience is how long a node has to begin its answer.
+const peerPatience = 30 * time.Second
+
+// maxPeerBody bounds what one node sends another in a message.
+const maxPeerBody = 256 << 20
+
+// Alive implements partition.Peers.
+func (p peers) Alive(ctx context.Context, m metadata.Member) bool {
+	return answers(ctx, m.HTTP, m.Node)
+}
+
+// Sync implements partition.Peers.
+func (p peers) Sync(ctx context.Context, m metadata.Member) error {
+	resp, err := p.do(ctx, m, http.MethodPost, "/api/peer/sync", nil)
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}
+
+// offsetsHeader is log start, high watermark and last stable offset of a partition.
+const offsetsHeader = "Tabletopic-Offsets"
+
+// Read implements partition.Peers.
+func (p peers) Read(ctx context.Context, m metadata.Member, id partition.ID, from int64, maxBytes int, isolation partition.Isolation) (res partition.ReadResult, err error) {
+	resp, err := p.do(ctx, m, http.MethodGet, fmt.Sprintf("/api/peer/partitions/%s/%d?from=%d&max=%d&isolation=%d", url.PathEscape(id.Topic), id.Index, from, maxBytes, isolation), nil)
+	if resp != nil {
+		_, _ = fmt.Sscan(resp.Header.Get(offsetsHeader), &res.LogStartOffset, &res.HighWatermark, &res.LastStableOffset)
+	}
+	if err != nil {
+		return res, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(http.MaxBytesReader(nil, resp.Body, maxPeerBody))
+	for err == nil && len(body) > 0 {
+		var b record.Batch
+		if b, body, err = record.Split(body); err == nil {
+			res.Batches = append(res.Batches, b)
+		}
+	}
+	return res, err
+}
+
+// AppendDeadLetters implements partition.Peers. It sends letters one by one once they are
+// large; the leader drops those that it has.
+func (p peers) AppendDeadLetters(ctx context.Context, m metadata.Member, id partition.ID, sourceTopic uuid.UUID, sourcePartition int32, letters []partition.DeadLetter) error {
+	const message = 1 << 20
+	for len(letters) > 0 {
+		n, size := 0, 0
+		for n < len(letters) && (n == 0 || size < message) {
+			size += len(letters[n].Record.Key) + len(letters[n].Record.Value)
+			n++
+		}
+		resp, err := p.do(ctx, m, http.MethodPost, fmt.Sprintf("/api/peer/deadletters/%s/%d", url.PathEscape(id.Topic), id.Index),
+			deadLetters{sourceTopic, sourcePartition, letters[:n]})
+		if err != nil {
+			return err
+		}
+		resp.Body.Close()
+		letters = letters[n:]
+	}
+	return nil
+}
+
+// deadLetters is a message of one node to another.
+type deadLetters struct {
+	SourceTopic     uuid.UUID
+	SourcePartition int32
+	Letters         []partition.DeadLetter
+}
+
+// do asks a node. Its refusals come back as the errors that they were; resp is set then too.
+func (p peers) do(ctx context.Context, m metadata.Member, method, path string, in any) (resp *http.Response, err error) {
+	var body io.Reader
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return nil, err
+		}
+		body = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+m.HTTP+path, body)
+	if err != nil {
+		return nil, err
+	}
+	if resp, err = p.client.Do(req); err != nil {
+		return nil, err
+	}
+	if resp.StatusCode/100 == 2 {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	var e struct{ Message string }
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 64<<10)).Decode(&e); err != nil {
+		e.Message = resp.Status
+	}
+	for sentinel, code := range peerCodes {
+		if code == resp.StatusCode {
+			return resp, fmt.Errorf("%w: %s", sentinel, e.Message)
+		}
+	}
+	return resp, errors.New(e.Message)
+}
+
+// peerCodes are the refusals that callers tell apart.
+var peerCodes = map[error]int{
+	partition.ErrNotLeader:               http.StatusMisdirectedRequest,
+	partition.ErrOffsetOutOfRange:        http.StatusRequestedRangeNotSatisfiable,
+	partition.ErrUnknownTopicOrPartition: http.StatusNotFound,
+}
+
+func refusePeer(w http.ResponseWriter, err error) {
+	code := http.StatusInternalServerError
+	for sentinel, c := range peerCodes {
+		if errors.Is(err, sentinel) {
+			code = c
+		}
+	}
+	answer(w, code, message(err))
+}
+
+// handlePeers adds what other nodes ask.
+//
+//	POST /api/peer/sync                              look at what others changed
+//	GET  /api/peer/partitions/{topic}/{partition}    record batches, and offsets in a header
+//	POST /api/peer/deadletters/{topic}/{partition}   deadLetters
+//	POST /api/peer/move                              moveRequest, of partitions led here; nanoseconds of pause
+func (n *Node) handlePeers(mux *http.ServeMux) {
+	mux.HandleFunc("POST /api/peer/sync", func(w http.ResponseWriter, r *http.Request) {
+		if err := n.set.Sync(r.Context()); err != nil {
+			refusePeer(w, err)
+			return
+		}
+		answer(w, http.StatusOK, struct{}{})
+	})
+	mux.HandleFunc("GET /api/peer/partitions/{topic}/{partition}", n.peerRead)
+	mux.HandleFunc("POST /api/peer/deadletters/{topic}/{partition}", func(w http.ResponseWriter, r *http.Request) {
+		var in deadLetters
+		p, err := n.peerPartition(r)
+		if err == nil {
+			err = json.NewDecoder(http.MaxBytesReader(w, r.Body, maxPeerBody)).Decode(&in)
+		}
+		if err == nil {
+			err = p.AppendDeadLetters(r.Context(), in.SourceTopic, in.SourcePartition, in.Letters)
+		}
+		if err != nil {
+			refusePeer(w, err)
+			return
+		}
+		answer(w, http.StatusOK, struct{}{})
+	})
+	mux.HandleFunc("POST /api/peer/move", func(w http.ResponseWriter, r *http.Request) {
+		var in moveRequest
+		var pause time.Duration
+		err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&in)
+		if err == nil {
+			pause, err = n.set.Move(r.Context(), in.Partitions, in.To)
+		}
+		if err != nil {
+			refusePeer(w, err)
+			return
+		}
+		answer(w, http.StatusOK, pause)
+	})
+}
+
+func (n *Node) peerPartition(r *http.Request) (*partition.Partition, error) {
+	index, err := strconv.ParseInt(r.PathValue("partition"), 10, 32)
+	if err != nil {
+		return nil, fmt.Errorf("partition %q: %w", r.PathValue("partition"), err)
+	}
+	return n.set.Partition(r.PathValue("topic"), int32(index))
+}
+
+func (n *Node) peerRead(w http.ResponseWriter, r *http.Request) {
+	p, err := n.peerPartition(r)
+	if err != nil {
+		refusePeer(w, err)
+		return
+	}
+	var from int64
+	var maxBytes, isolation int
+	q := r.URL.Query()
+	if _, err := fmt.Sscan(strings.Join([]string{q.Get("from"), q.Get("max"), q.Get("isolation")}, " "), &from, &maxBytes, &isolation); err != nil {
+		answer(w, http.StatusBadRequest, message(fmt.Errorf("want from, max and isolation: %w", err)))
+		return
+	}
+	var res partition.ReadResult
+	if err = p.Err(); err == nil && maxBytes > 0 {
+		res, err = p.Read(r.Context(), from, maxBytes, partition.Isolation(isolation))
+	}
+	o := p.Offsets()
+	w.Header().Set(offsetsHeader, fmt.Sprint(o.LogStart, o.HighWatermark, o.LastStable))
+	if err != nil {
+		refusePeer(w, err)
+		return
+	}
+	for _, b := range res.Batches {
+		if _, err := w.Write(b); err != nil {
+			return // the peer is gone
+		}
+	}
+}
