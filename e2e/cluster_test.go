@@ -3,6 +3,8 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,8 +14,8 @@ import (
 	"github.com/tabletopic/tabletopic/internal/lab"
 )
 
-// Two servers on one PostgreSQL and one object store make the tables of their own topics,
-// also after one of them was killed; both serve the catalog with all of them.
+// Two servers on one PostgreSQL and one object store make the tables of their topics, which
+// both lead in part, also after one of them was killed; each answers for all.
 func TestTwoServersOneDatabase(t *testing.T) {
 	shared := []string{"--metadata", lab.Postgres(t), "--object-store", "file://" + t.TempDir()}
 	servers := []*server{
@@ -47,12 +49,12 @@ func TestTwoServersOneDatabase(t *testing.T) {
 		produce(s, topic)
 	}
 	servers[1].kill()
-	produce(servers[0], "events1")
 	servers[1].start()
-	produce(servers[1], "events2")
+	produce(servers[0], "events2")
+	produce(servers[1], "events1")
 	for i, s := range servers {
 		topic := fmt.Sprint("events", i+1)
-		waitForTable(t, s, topic, 2*each, 60*time.Second)
+		waitForTable(t, servers[1-i], topic, 2*each, 60*time.Second)
 		if out, code := s.cli("", "table", "verify", topic, "--deep"); code != 0 {
 			t.Errorf("verify %s: exit %d\n%s", topic, code, out)
 		}
@@ -61,6 +63,22 @@ func TestTwoServersOneDatabase(t *testing.T) {
 		}
 		if err := servers[1-i].api("/iceberg/v1/namespaces/default/tables/"+topic, &table); err != nil || table.Location == "" {
 			t.Errorf("the other server's catalog has no table %s: %v", topic, err)
+		}
+	}
+}
+
+// The commands of docs/cluster.md work when they are pasted, in order, into one shell; with the
+// database of the test in the place of its own.
+func TestClusterDocument(t *testing.T) {
+	text, err := os.ReadFile("../docs/cluster.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := []string{"'postgres://tabletopic:secret@127.0.0.1:5432/tabletopic'", "'" + lab.Postgres(t) + "'"}
+	out := runCommands(t, strings.NewReplacer(ours...).Replace(string(text)))
+	for _, want := range []string{"node 2 leads", "node 1 is recovered", "recovered"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not printed:\n%s", want, out)
 		}
 	}
 }

@@ -54,12 +54,21 @@ func TestReadmeTour(t *testing.T) {
 		t.Fatal("README.md has no tour")
 	}
 	tour, _, _ = strings.Cut(tour, "\n## ")
+	out := runCommands(t, tour)
+	if !strings.Contains(out, "1 ada 12.50 None 0") || !strings.Contains(out, "3 ada 1.00 gift") {
+		t.Errorf("the rows are not there:\n%s", out)
+	}
+}
+
+// runCommands pastes the commands of a document into one shell, and returns what it prints.
+func runCommands(t *testing.T, text string) string {
+	t.Helper()
 	var script strings.Builder
-	for _, m := range fence.FindAllStringSubmatch(tour, -1) {
+	for _, m := range fence.FindAllStringSubmatch(text, -1) {
 		script.WriteString(m[1])
 	}
 	if strings.Count(script.String(), "tabletopic") < 5 {
-		t.Fatalf("the tour has too few commands:\n%s", script.String())
+		t.Fatalf("the document has too few commands:\n%s", script.String())
 	}
 	dir := t.TempDir()
 	if err := os.Symlink(binary, filepath.Join(dir, "tabletopic")); err != nil {
@@ -73,9 +82,7 @@ func TestReadmeTour(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if !strings.Contains(string(out), "1 ada 12.50 None 0") || !strings.Contains(string(out), "3 ada 1.00 gift") {
-		t.Errorf("the rows are not there:\n%s", out)
-	}
+	return string(out)
 }
 
 // Each of the examples' queries prints the same five pages.

@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/tabletopic/tabletopic/internal/lab"
 	"github.com/tabletopic/tabletopic/node"
@@ -33,9 +35,7 @@ func TestRecoverAKilledNode(t *testing.T) {
 	}
 	one, two := servers[0], servers[1]
 	const topic, partitions = "events", 4
-	if _, err := one.admin().CreateTopic(t.Context(), partitions, 1, nil, topic); err != nil {
-		t.Fatal(err)
-	}
+	one.createTopicAt(topic, 1, partitions)
 	acked := produceUntilKilled(t, one, topic)
 
 	if out, code := two.cli("", "node", "list"); code != 0 || !strings.Contains(out, "silent") || !strings.Contains(out, "serving") {
@@ -64,6 +64,25 @@ func TestRecoverAKilledNode(t *testing.T) {
 		t.Fatalf("recover a living node: exit %d\n%s", code, out)
 	}
 	checkOnce(t, one, topic, acked)
+}
+
+// createTopicAt makes a topic that one node leads.
+func (s *server) createTopicAt(name string, node int32, partitions int) {
+	s.t.Helper()
+	topic := kmsg.NewCreateTopicsRequestTopic()
+	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, -1, -1
+	for i := range partitions {
+		topic.ReplicaAssignment = append(topic.ReplicaAssignment, kmsg.CreateTopicsRequestTopicReplicaAssignment{Partition: int32(i), Replicas: []int32{node}})
+	}
+	req := kmsg.NewPtrCreateTopicsRequest()
+	req.Topics = append(req.Topics, topic)
+	resp, err := req.RequestWith(context.Background(), s.client())
+	if err == nil {
+		err = kerr.ErrorForCode(resp.Topics[0].ErrorCode)
+	}
+	if err != nil {
+		s.t.Fatalf("create topic %s: %v", name, err)
+	}
 }
 
 // produceUntilKilled produces numbered records, kills the server in the middle of it, and

@@ -69,7 +69,10 @@ func (o *output) say(w io.Writer, value any, format string, args ...any) error {
 // progress shows a bar on stderr if that is a terminal, else nothing. total < 0 means unknown.
 type progress struct{ bar *progressbar.ProgressBar }
 
-func newProgress(total int64, what string) *progress {
+func newProgress(total int64, what string) *progress { return newProgressOf(total, what, "records") }
+
+// newProgressOf counts units.
+func newProgressOf(total int64, what, units string) *progress {
 	if !term.IsTerminal(int(os.Stderr.Fd())) {
 		return &progress{}
 	}
@@ -78,7 +81,7 @@ func newProgress(total int64, what string) *progress {
 		progressbar.OptionSetDescription(what),
 		progressbar.OptionShowCount(),
 		progressbar.OptionShowIts(),
-		progressbar.OptionSetItsString("records"),
+		progressbar.OptionSetItsString(units),
 		progressbar.OptionThrottle(100*time.Millisecond),
 		progressbar.OptionSetPredictTime(total > 0),
 		progressbar.OptionClearOnFinish())}

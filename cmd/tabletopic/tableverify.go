@@ -138,7 +138,7 @@ func printReport(w io.Writer, out *output, r *coordinator.Report) error {
 		fmt.Fprintf(w, "broken: %s\n", b)
 	}
 	if len(r.Unverified) > 0 {
-		fmt.Fprintf(w, "%d partitions are led by other servers: ask these with --http\n", len(r.Unverified))
+		fmt.Fprintf(w, "%d partitions are not verified, for their leaders do not answer: see 'tabletopic partition list'\n", len(r.Unverified))
 	}
 	return nil
 }
