@@ -101,6 +101,7 @@ func (s *State) Apply(e control.Event, now time.Time) Step {
 		for _, p := range e.Partitions {
 			delete(s.silent, p)
 		}
+		step = s.hello(e, now)
 	case control.Pending:
 		s.waits(e.Since)
 		s.full = s.full || e.Full
@@ -207,6 +208,27 @@ func (s *State) answer(a control.Answer) Step {
 		step.Ignored = "files that do not continue the table"
 	}
 	return step
+}
+
+// hello does not let the round wait for a worker that has just begun: it has nothing, and did
+// not hear the request. A round follows for what it will have.
+func (s *State) hello(e control.Hello, now time.Time) Step {
+	r := s.round
+	if r == nil {
+		return Step{}
+	}
+	for _, p := range e.Partitions {
+		if p >= 0 && p < s.partitions {
+			r.answered[p] = true
+		}
+	}
+	if r.since.IsZero() {
+		r.since = now
+	}
+	if len(r.answered) < int(s.partitions) {
+		return Step{}
+	}
+	return s.finish()
 }
 
 // take adds f to the round if each of its ranges continues what the round reached.

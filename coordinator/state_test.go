@@ -104,6 +104,13 @@ func (s *script) line(t *testing.T, line string) string {
 		if len(step.Append) == 0 {
 			s.ids--
 		}
+	case "hello":
+		hello := control.Hello{}
+		for _, p := range strings.Split(args["p"], ",") {
+			v, _ := strconv.Atoi(p)
+			hello.Partitions = append(hello.Partitions, int32(v))
+		}
+		step = s.st.Apply(hello, s.now)
 	case "answer":
 		n, _ := strconv.Atoi(args["id"])
 		a := control.Answer{Epoch: 1, Commit: uuid.UUID{15: byte(n)}}
