@@ -106,10 +106,19 @@ func (s *State) Apply(e control.Event, now time.Time) Step {
 		s.waits(e.Since)
 		s.full = s.full || e.Full
 	case control.Answer:
+		if s.late(e) && !invariant.Off("late-answer-waits") {
+			s.waits(cmp.Or(e.Since, now))
+		}
 		step = s.answer(e)
 	}
 	step.Wake = s.wake()
 	return step
+}
+
+// late reports whether an answer comes when its round is over, with files, or with word of
+// records that it left. The worker thinks that this was heard, and says it to no other round.
+func (s *State) late(a control.Answer) bool {
+	return a.Epoch == s.epoch && (s.round == nil || s.round.id != a.Commit) && (len(a.Files) > 0 || !a.Since.IsZero())
 }
 
 // waits notes records that arrived at since.
