@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -44,6 +45,7 @@ type path struct {
 	lookup  control.Lookup
 	cfg     coordinator.Config
 	worker  Config
+	limit   time.Duration // of wait; 20 s if zero
 
 	mu      sync.Mutex
 	schemas map[int32]string // guarded by mu
@@ -58,6 +60,11 @@ const eventSchema = `{"type":"record","name":"Event","fields":[{"name":"id","typ
 
 func newPath(t *testing.T, partitions int32) *path {
 	t.Helper()
+	return newPathOn(t, partitions, objectstore.NewMemory(), "mem:///warehouse")
+}
+
+func newPathOn(t *testing.T, partitions int32, bucket objectstore.Bucket, warehouse string) *path {
+	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "metadata.db")+"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(10000)&_txlock=immediate")
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +73,7 @@ func newPath(t *testing.T, partitions int32) *path {
 	p := &path{
 		t: t, topic: uuid.New(), name: "events", logs: map[int32]*memoryLog{}, letters: &memoryLetters{},
 		control: &control.Memory{}, schemas: map[int32]string{1: eventSchema},
-		bucket:  objectstore.NewFaulty(objectstore.NewMemory(), objectstore.Faults{}),
+		bucket:  objectstore.NewFaulty(bucket, objectstore.Faults{}),
 		locator: objectstore.NewLocator(objectstore.S3Config{}),
 		cfg:     coordinator.Config{KafkaColumn: "_kafka", Lag: 20 * time.Millisecond, Timeout: 5 * time.Second, MinBackoff: time.Millisecond, MaxBackoff: 20 * time.Millisecond},
 		worker:  Config{Retry: 5 * time.Millisecond, Offer: 200 * time.Millisecond},
@@ -80,7 +87,7 @@ func newPath(t *testing.T, partitions int32) *path {
 		}
 		return control.WriterSchema{}, metadata.ErrSchemaNotExist
 	}
-	real, err := catalogsql.Open(t.Context(), db, p.locator, catalogsql.Config{Warehouse: "mem:///warehouse"})
+	real, err := catalogsql.Open(t.Context(), db, p.locator, catalogsql.Config{Warehouse: warehouse})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +218,8 @@ func (p *path) committed() *table.Table {
 // wait polls a condition.
 func (p *path) wait(done func() bool, what func() string) {
 	p.t.Helper()
-	deadline := time.NewTimer(20 * time.Second)
+	limit := cmp.Or(p.limit, 20*time.Second)
+	deadline := time.NewTimer(limit)
 	defer deadline.Stop()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
@@ -222,7 +230,7 @@ func (p *path) wait(done func() bool, what func() string) {
 			for _, e := range p.control.All(p.topic) {
 				p.t.Logf("%T\n%.2000s", e, control.Describe(e))
 			}
-			p.t.Fatalf("waited 20 s for %s", what())
+			p.t.Fatalf("waited %v for %s", limit, what())
 		}
 	}
 }
