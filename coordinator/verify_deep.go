@@ -187,6 +187,14 @@ func (d *deepReader) attribute(ctx context.Context) error {
 func (d *deepReader) undeleted(ctx context.Context, task table.FileScanTask, fn func(origin)) error {
 	scan := d.table.Scan(table.WithSelectedFields(d.KafkaColumn+".partition", d.KafkaColumn+".offset"))
 	defer scan.Close()
+	task.File = formatNamed{task.File}
+	for _, list := range []*[]iceberg.DataFile{&task.DeleteFiles, &task.EqualityDeleteFiles, &task.DeletionVectorFiles} {
+		named := make([]iceberg.DataFile, len(*list))
+		for i, f := range *list {
+			named[i] = formatNamed{f}
+		}
+		*list = named
+	}
 	_, batches, err := scan.ReadTasks(ctx, []table.FileScanTask{task})
 	if err != nil {
 		return err
@@ -202,6 +210,14 @@ func (d *deepReader) undeleted(ctx context.Context, task table.FileScanTask, fn 
 		}
 	}
 	return nil
+}
+
+// formatNamed names the format of a file in capitals, which iceberg-go wants. DuckDB writes
+// delete files of the format "parquet".
+type formatNamed struct{ iceberg.DataFile }
+
+func (f formatNamed) FileFormat() iceberg.FileFormat {
+	return iceberg.FileFormat(strings.ToUpper(string(f.DataFile.FileFormat())))
 }
 
 // eachOrigin reads a batch of the Kafka column alone.
