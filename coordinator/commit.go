@@ -13,6 +13,7 @@ import (
 	"github.com/apache/iceberg-go/table"
 
 	"github.com/tabletopic/tabletopic/catalog"
+	"github.com/tabletopic/tabletopic/coordinator/control"
 	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/parquetio"
 )
@@ -80,6 +81,28 @@ func (c *Coordinator) commit(ctx context.Context, cm *Commit) (snapshot int64, e
 			return 0, err
 		}
 	}
+}
+
+// keepNamed journals the files of cm again each Refresh, until forget has returned: a commit may
+// wait for its catalog longer than the worker lives that wrote them, and the sweep must not take
+// them for files that nobody wants.
+func (c *Coordinator) keepNamed(ctx context.Context, cm *Commit) (forget func()) {
+	j := control.Journal{Table: c.uuid, Names: cm.names()}
+	if len(j.Names) == 0 || invariant.Off("commit-keeps-names") {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for sleep(ctx, c.cfg.Refresh) == nil {
+			j.At = time.Now()
+			if err := c.append(ctx, j); err != nil && ctx.Err() == nil {
+				c.log.Warn("journal the files of a commit: trying again later", "commit_id", cm.ID, "error", err)
+			}
+		}
+	}()
+	return func() { cancel(); <-done }
 }
 
 // continues reports whether each range of cm begins where the table ends.

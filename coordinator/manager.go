@@ -63,7 +63,9 @@ func Open(set *partition.Set, ctl *control.Topic, catalogs Catalogs, schemas Sch
 		if err != nil {
 			return nil, err
 		}
-		c, err := New(Topic{t.ID, t.Name, int32(len(t.Partitions)), first.LeaderEpoch()}, cat, ctl, schemas, ConfigOf(cfg.Table), m, log)
+		settings := ConfigOf(cfg.Table)
+		settings.Refresh = sweep.Grace / 4
+		c, err := New(Topic{t.ID, t.Name, int32(len(t.Partitions)), first.LeaderEpoch()}, cat, ctl, schemas, settings, m, log)
 		if err != nil {
 			return nil, err
 		}

@@ -73,6 +73,14 @@ func (c *Commit) Next() []control.Offset {
 	return next
 }
 
+// names returns the locations of c's data files.
+func (c *Commit) names() (names []string) {
+	for _, f := range c.Files {
+		names = append(names, f.Names()...)
+	}
+	return names
+}
+
 // NewState begins with a table that holds everything below next. Rounds begin after lag,
 // and end after timeout.
 func NewState(epoch, partitions int32, next map[int32]int64, lag, timeout time.Duration) *State {
@@ -302,12 +310,8 @@ func (s *State) Done(snapshot int64, now time.Time) Step {
 	for _, x := range c.Ranges {
 		s.next[x.Partition] = x.End
 	}
-	var names []string
-	for _, f := range c.Files {
-		names = append(names, f.Names()...)
-	}
 	return Step{
-		Append: []control.Event{control.Committed{Epoch: s.epoch, Commit: c.ID, Snapshot: snapshot, Next: c.Next(), Names: names}},
+		Append: []control.Event{control.Committed{Epoch: s.epoch, Commit: c.ID, Snapshot: snapshot, Next: c.Next(), Names: c.names()}},
 		Wake:   s.wake(),
 	}
 }

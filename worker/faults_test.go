@@ -752,6 +752,40 @@ func TestJournalComesBeforeTheFile(t *testing.T) {
 	}
 }
 
+// The files of a commit are journalled again and again while the catalog keeps it waiting,
+// though the worker that wrote them has no part in that.
+func TestWaitingCommitKeepsItsFilesNamed(t *testing.T) {
+	p := newPath(t, 1)
+	p.cfg.Refresh = time.Millisecond
+	var mu sync.Mutex
+	var once sync.Once
+	entries, again := map[string]int{}, make(chan struct{})
+	p.control.Refuse(func(e control.Event) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if j, ok := e.(control.Journal); ok {
+			for _, n := range j.Names {
+				if entries[n]++; entries[n] == 3 && strings.HasSuffix(n, ".parquet") {
+					once.Do(func() { close(again) })
+				}
+			}
+		}
+		return nil
+	})
+	p.catalog.fault = func(int) fault {
+		select {
+		case <-again:
+		case <-time.After(10 * time.Second):
+			t.Error("the files of a commit that waits are not journalled again")
+		}
+		return faultNone
+	}
+	p.start()
+	p.produce(5)
+	p.committed()
+	p.exact(5, 0)
+}
+
 // Files that no commit adopted are deleted after the grace, and none that the table has.
 func TestSweepDeletesWhatNoCommitAdopted(t *testing.T) {
 	p := newPath(t, 1)
