@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/apache/iceberg-go"
@@ -72,7 +73,8 @@ func TestFailedMergeLeavesTheTable(t *testing.T) {
 			m.commit(t, catalog.Commit{Files: []iceberg.DataFile{newFile(t, m, r, iceberg.EntryContentData)}})
 		}
 		want, before := m.keys(t), liveEntries(t, m)
-		failing := &failsAt{Bucket: m.store.Bucket, n: step}
+		failing := &failsAt{Bucket: m.store.Bucket}
+		failing.left.Store(int64(step))
 		fs := catalog.NewIO(t.Context(), catalogtest.Store{Prefix: m.store.Prefix, Bucket: failing})
 		_, err := catalog.Prepare(t.Context(), fs, m.tbl, catalog.Commit{Files: []iceberg.DataFile{newFile(t, m, r, iceberg.EntryContentData)}})
 		if err == nil {
@@ -96,12 +98,11 @@ func TestFailedMergeLeavesTheTable(t *testing.T) {
 // failsAt refuses one request, without effect.
 type failsAt struct {
 	objectstore.Bucket
-	n int
+	left atomic.Int64 // requests before that
 }
 
 func (b *failsAt) fail() error {
-	b.n--
-	if b.n == -1 {
+	if b.left.Add(-1) == -1 {
 		return errors.New("503")
 	}
 	return nil

@@ -3,6 +3,7 @@ package sql
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 
 	"github.com/apache/iceberg-go"
@@ -17,30 +18,31 @@ import (
 // counted counts requests and their bytes.
 type counted struct {
 	objectstore.Bucket
-	requests, bytes int
+	requests, bytes atomic.Int64
 }
 
 func (b *counted) Get(ctx context.Context, key string, off, n int64) ([]byte, error) {
 	data, err := b.Bucket.Get(ctx, key, off, n)
-	b.requests, b.bytes = b.requests+1, b.bytes+len(data)
+	b.requests.Add(1)
+	b.bytes.Add(int64(len(data)))
 	return data, err
 }
 
 func (b *counted) PutIfAbsent(ctx context.Context, key string, body ...[]byte) error {
-	b.requests++
+	b.requests.Add(1)
 	for _, p := range body {
-		b.bytes += len(p)
+		b.bytes.Add(int64(len(p)))
 	}
 	return b.Bucket.PutIfAbsent(ctx, key, body...)
 }
 
 func (b *counted) Delete(ctx context.Context, keys ...string) error {
-	b.requests++
+	b.requests.Add(1)
 	return b.Bucket.Delete(ctx, keys...)
 }
 
 func (b *counted) List(ctx context.Context, prefix, after string) ([]objectstore.Object, error) {
-	b.requests++
+	b.requests.Add(1)
 	return b.Bucket.List(ctx, prefix, after)
 }
 
@@ -60,7 +62,8 @@ func TestCommitsStayFlat(t *testing.T) {
 	}
 	done := 0
 	commits := func(n int) (requests, bytes float64) {
-		bucket.requests, bucket.bytes = 0, 0
+		bucket.requests.Store(0)
+		bucket.bytes.Store(0)
 		for range n {
 			f, err := iceberg.NewDataFileBuilder(tbl.Spec(), iceberg.EntryContentData, catalog.DataLocation(tbl, uuid.NewString()+".parquet"),
 				iceberg.ParquetFile, nil, nil, nil, 10, 1000)
@@ -72,7 +75,7 @@ func TestCommitsStayFlat(t *testing.T) {
 			}
 			done++
 		}
-		return float64(bucket.requests) / float64(n), float64(bucket.bytes) / float64(n)
+		return float64(bucket.requests.Load()) / float64(n), float64(bucket.bytes.Load()) / float64(n)
 	}
 	commits(10)
 	requests, bytes := commits(100)
