@@ -137,7 +137,7 @@ func schemaOf(t *testing.T, body []byte) []byte {
 	return rest[used : int64(used)+n]
 }
 
-// Manifest lists with the old names of the counts are read, and our commits go on top (E80).
+// Manifest lists with the old names of the counts are read, and our commits go on top.
 func TestOldManifestListsAreRead(t *testing.T) {
 	m := newMemory(t, nil)
 	m.commit(t, catalog.Commit{Files: dataFile(t, m, 0)})
@@ -162,8 +162,8 @@ func TestOldManifestListsAreRead(t *testing.T) {
 }
 
 // Each field of the Avro schemas of our manifests and manifest lists has its id, and each list
-// that of its elements: Spark and PyIceberg refuse them otherwise (E79). The names of the
-// counts are those of the specification (E80).
+// that of its elements: Spark and PyIceberg refuse them otherwise. The names of the
+// counts are those of the specification.
 func TestAvroSchemasHaveFieldIDs(t *testing.T) {
 	for _, version := range []string{"1", "2", "3"} {
 		m := newMemory(t, iceberg.Properties{"format-version": version})

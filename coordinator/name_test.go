@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A name may bring its namespace, and names of many topics may follow one pattern (F96).
+// A name may bring its namespace, and names of many topics may follow one pattern.
 func TestTableNamesFollowPatterns(t *testing.T) {
 	for _, c := range []struct{ namespace, name, topic, want string }{
 		{"", "analytics.orders", "t", "analytics.orders"},

@@ -40,7 +40,7 @@ func (p *path) hang() (hold *heldCatalog, ended <-chan error, stop func()) {
 
 // Leadership that goes from one node to another and back while a catalog call of the first
 // hangs leaves one coordinator: the call that hung changes nothing when it comes through, and
-// its coordinator stops (A3).
+// its coordinator stops.
 func TestLeadershipComesBackWhileACallHangs(t *testing.T) {
 	p := newPath(t, 2)
 	p.start()
@@ -72,8 +72,8 @@ func TestLeadershipComesBackWhileACallHangs(t *testing.T) {
 }
 
 // A commit that the catalog still had when its coordinator died, and that lands when the next
-// one has read the table and made the same commit, is there once (A4); so it is if it comes
-// when the next is done (A3).
+// one has read the table and made the same commit, is there once; so it is if it comes
+// when the next is done.
 func TestHeldCommitLandsAfterTheRestart(t *testing.T) {
 	p := newPath(t, 1)
 	p.start()
@@ -111,7 +111,7 @@ func TestHeldCommitLandsAfterTheRestart(t *testing.T) {
 }
 
 // Where a topic's table is stands in the table alone: an idle time of any length, the loss of
-// the control log and of all that workers and coordinators knew change nothing (A20, A21).
+// the control log and of all that workers and coordinators knew change nothing.
 func TestPositionIsInTheTableAlone(t *testing.T) {
 	p := newPath(t, 2)
 	for round := range int64(3) {
@@ -124,7 +124,7 @@ func TestPositionIsInTheTableAlone(t *testing.T) {
 	}
 }
 
-// A table whose snapshots but the last were expired by others goes on where it was (F93).
+// A table whose snapshots but the last were expired by others goes on where it was.
 func TestExpiredToOneSnapshot(t *testing.T) {
 	p := newPath(t, 2)
 	for round := range int64(3) {

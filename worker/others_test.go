@@ -34,7 +34,7 @@ func TestVerifyCountsRowsOfOtherWriters(t *testing.T) {
 }
 
 // A column that another writer adds while our commit is on its way stays, through that
-// commit and through the columns that we add ourselves (A19).
+// commit and through the columns that we add ourselves.
 func TestColumnOfAnotherWriterStays(t *testing.T) {
 	p := newPath(t, 1)
 	p.schemas[2] = wideSchema
@@ -74,7 +74,7 @@ func (p *path) foreignColumn(name string) {
 }
 
 // Records of several schemas that are committed together are there once, wherever the
-// process dies: a commit is one whatever the number of schemas in it (A13).
+// process dies: a commit is one whatever the number of schemas in it.
 func TestSchemasOfOneRoundAreOneCommit(t *testing.T) {
 	for _, f := range []fault{faultApplied, faultLost} {
 		p := newPath(t, 2)
