@@ -290,12 +290,12 @@ func (s *Set) recoverOne(ctx context.Context, p *Partition) error {
 // Close writes the last checkpoints and refuses everything from then on. The streams stay
 // open: closing the store makes them durable, and the next start takes them over.
 func (s *Set) Close(ctx context.Context) error {
+	s.cancel(errSetClosed)
+	s.loops.Wait() // also if ctx is over: nothing of the set goes on by itself
 	if err := s.admin.enter(ctx); err != nil {
 		return err
 	}
 	defer s.admin.leave()
-	s.cancel(errSetClosed)
-	s.loops.Wait()
 	s.mu.Lock()
 	all := s.allLocked()
 	s.mu.Unlock()

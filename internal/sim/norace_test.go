@@ -2,4 +2,4 @@
 
 package sim
 
-const tableSeeds = 500
+const tableSeeds = 150
