@@ -487,7 +487,11 @@ func (l *tableLife) swept() error {
 		for _, o := range page {
 			after = o.Key
 			location := objectstore.Location(w.disk, o.Key)
-			if _, err := uuid.Parse(path.Base(path.Dir(o.Key))); err == nil && strings.HasSuffix(o.Key, ".parquet") && !h.adopted[location] {
+			name, isData := strings.CutSuffix(path.Base(o.Key), ".parquet")
+			if uuid.Validate(name) == nil {
+				continue // another writer's, whose commit may have failed
+			}
+			if _, err := uuid.Parse(path.Base(path.Dir(o.Key))); err == nil && isData && !h.adopted[location] {
 				return fmt.Errorf("%s is in no snapshot, and was not swept", location)
 			}
 		}
