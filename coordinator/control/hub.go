@@ -2,14 +2,12 @@ package control
 
 import (
 	"context"
-	"fmt"
 	"sync"
 
 	"github.com/google/uuid"
 
 	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/partition"
-	"github.com/tabletopic/tabletopic/record"
 )
 
 // hubs has a hub for each control partition that somebody on this node follows.
@@ -138,10 +136,11 @@ func (h *hub) run(ctx context.Context) {
 // look reads a stretch, and wakes whom it is for.
 func (h *hub) look(ctx context.Context) error {
 	first := map[uuid.UUID]int64{} // of the stretch, by topic
-	next, err := eachKey(ctx, h.p, h.seen, func(topic uuid.UUID, offset int64) {
+	next, err := eachRecord(ctx, h.p, h.seen, func(topic uuid.UUID, offset int64, _ []byte) error {
 		if _, ok := first[topic]; !ok {
 			first[topic] = offset
 		}
+		return nil
 	})
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -174,34 +173,4 @@ func (h *hub) fail(err error) {
 			m.wake()
 		}
 	}
-}
-
-// eachKey calls fn for the records of one stretch from an offset on, and returns the offset
-// that follows.
-func eachKey(ctx context.Context, p *partition.Partition, from int64, fn func(topic uuid.UUID, offset int64)) (int64, error) {
-	res, err := p.Read(ctx, from, 1<<20, partition.ReadUncommitted)
-	if err != nil {
-		return from, err
-	}
-	var reader record.Reader
-	var rec record.Record
-	for _, b := range res.Batches {
-		if err := reader.Reset(b); err != nil {
-			return from, fmt.Errorf("control batch at offset %d: %w", b.BaseOffset(), err)
-		}
-		for {
-			ok, err := reader.Next(&rec)
-			if err != nil {
-				return from, fmt.Errorf("control batch at offset %d: %w", b.BaseOffset(), err)
-			}
-			if !ok {
-				break
-			}
-			if rec.Offset >= from && len(rec.Key) == 16 {
-				fn(uuid.UUID(rec.Key), rec.Offset)
-			}
-		}
-		from = max(from, b.NextOffset())
-	}
-	return from, nil
 }

@@ -271,6 +271,24 @@ func (r *topicTail) wait(ctx context.Context) error {
 // offset that follows. If only is set, other topics' events are not decoded.
 func scanEvents(ctx context.Context, p *partition.Partition, from int64, parts *assembler,
 	fn func(topic uuid.UUID, offset int64, e Event) error, only *uuid.UUID) (int64, error) {
+	return eachRecord(ctx, p, from, func(topic uuid.UUID, offset int64, value []byte) error {
+		if only != nil && topic != *only {
+			return nil
+		}
+		e, whole, err := parts.event(value)
+		if whole {
+			err = fn(topic, offset, e)
+		}
+		if err != nil {
+			return fmt.Errorf("control event at offset %d: %w", offset, err)
+		}
+		return nil
+	})
+}
+
+// eachRecord calls fn for the records of one stretch from an offset on, and returns the offset
+// that follows.
+func eachRecord(ctx context.Context, p *partition.Partition, from int64, fn func(topic uuid.UUID, offset int64, value []byte) error) (int64, error) {
 	res, err := p.Read(ctx, from, 1<<20, partition.ReadUncommitted)
 	if err != nil {
 		return from, err
@@ -289,15 +307,11 @@ func scanEvents(ctx context.Context, p *partition.Partition, from int64, parts *
 			if !ok {
 				break
 			}
-			if rec.Offset < from || len(rec.Key) != 16 || only != nil && uuid.UUID(rec.Key) != *only {
+			if rec.Offset < from || len(rec.Key) != 16 {
 				continue
 			}
-			e, whole, err := parts.event(rec.Value)
-			if whole {
-				err = fn(uuid.UUID(rec.Key), rec.Offset, e)
-			}
-			if err != nil {
-				return from, fmt.Errorf("control event at offset %d: %w", rec.Offset, err)
+			if err := fn(uuid.UUID(rec.Key), rec.Offset, rec.Value); err != nil {
+				return from, err
 			}
 		}
 		from = max(from, b.NextOffset())
