@@ -17,7 +17,8 @@ import (
 // A round begins when records have waited for the lag, less the time that rounds have
 // taken lately, or when a file is full: State asks the workers, gathers their answers until every partition has one or the time is up, and hands
 // over one commit with what continues the table. Partitions that gave nothing stay where
-// they are, and their files are asked for again.
+// they are, and their files are asked for again. A partition that let the time of a round run
+// out is not waited for again until its worker says something, or another one begins with it.
 type State struct {
 	epoch      int32
 	partitions int32
@@ -33,7 +34,7 @@ type State struct {
 	ahead   time.Duration   // a round begins this long before the lag is over
 
 	oldest time.Time           // arrival of the oldest record that the table does not hold; zero if none
-	silent map[int32]time.Time // partitions without an answer in their last round, since when
+	silent map[int32]time.Time // partitions without an answer when the time of a round was up, since when
 }
 
 // round is a request that waits for answers.
@@ -88,7 +89,7 @@ func NewState(epoch, partitions int32, next map[int32]int64, lag, timeout time.D
 }
 
 // Waits returns since when the oldest record waits for a commit, as far as the workers have
-// said, and which partitions gave no answer in their last round, since when.
+// said, and which partitions have given no answer since a round had to end without, since when.
 func (s *State) Waits() (oldest time.Time, silent map[int32]time.Time) { return s.oldest, s.silent }
 
 // Next returns where the table is.
@@ -116,6 +117,11 @@ func (s *State) Apply(e control.Event, now time.Time) Step {
 	case control.Answer:
 		if s.late(e) && !invariant.Off("late-answer-waits") {
 			s.waits(cmp.Or(e.Since, now))
+		}
+		if e.Epoch == s.epoch {
+			for _, p := range e.Partitions {
+				delete(s.silent, p)
+			}
 		}
 		step = s.answer(e)
 	}
@@ -212,13 +218,12 @@ func (s *State) answer(a control.Answer) Step {
 	}
 	for p := range spoken {
 		r.answered[p] = true
-		delete(s.silent, p)
 	}
 	if !a.Since.IsZero() && (r.since.IsZero() || a.Since.Before(r.since)) {
 		r.since = a.Since
 	}
 	step := Step{}
-	if len(r.answered) == int(s.partitions) {
+	if s.heard() {
 		step = s.finish()
 	}
 	if left > 0 {
@@ -242,10 +247,22 @@ func (s *State) hello(e control.Hello, now time.Time) Step {
 	if r.since.IsZero() {
 		r.since = now
 	}
-	if len(r.answered) < int(s.partitions) {
+	if !s.heard() {
 		return Step{}
 	}
 	return s.finish()
+}
+
+// heard reports whether the round has nobody to wait for: each partition answered, or is
+// silent from an earlier round on.
+func (s *State) heard() bool {
+	n := len(s.round.answered)
+	for p := range s.silent {
+		if !s.round.answered[p] {
+			n++
+		}
+	}
+	return n == int(s.partitions)
 }
 
 // take adds f to the round if each of its ranges continues what the round reached.
