@@ -24,6 +24,8 @@ var (
 	errMoved = errors.New("table moved")
 	// errReplaced says that another table has the name, or none.
 	errReplaced = errors.New("table was replaced")
+	// errLapsed says that the journal does not keep the files of a commit any more.
+	errLapsed = errors.New("the files of the commit could not be journalled for so long that the sweep may take them")
 )
 
 // commit brings cm into the table, once. The order is
@@ -46,6 +48,9 @@ func (c *Coordinator) commit(ctx context.Context, cm *Commit) (snapshot int64, e
 		}
 		if v.own && v.position.Commit == cm.ID {
 			return snapshotOf(c.table, cm), nil
+		}
+		if ctx.Err() != nil {
+			return 0, context.Cause(ctx)
 		}
 		if !continues(v, cm) && !invariant.Off("commit-continues") {
 			return 0, fmt.Errorf("%w: commit %s begins at %v, the table is at %v", errMoved, cm.ID, offsets(cm.From), offsets(v.next))
@@ -83,26 +88,34 @@ func (c *Coordinator) commit(ctx context.Context, cm *Commit) (snapshot int64, e
 	}
 }
 
-// keepNamed journals the files of cm again each Refresh, until forget has returned: a commit may
+// keepNamed journals the files of cm again and again until forget has returned: a commit may
 // wait for its catalog longer than the worker lives that wrote them, and the sweep must not take
-// them for files that nobody wants.
-func (c *Coordinator) keepNamed(ctx context.Context, cm *Commit) (forget func()) {
-	j := control.Journal{Table: c.uuid, Names: cm.names()}
-	if len(j.Names) == 0 || invariant.Off("commit-keeps-names") {
-		return func() {}
+// them for files that nobody wants. If that fails for too long, held ends with errLapsed:
+// whatever is asked of the catalog for cm ends with it.
+func (c *Coordinator) keepNamed(ctx context.Context, cm *Commit) (held context.Context, forget func()) {
+	j := control.Journal{Table: c.uuid, At: cm.Named, Names: cm.names()}
+	if len(j.Names) == 0 {
+		return ctx, func() {}
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	held, cancel := context.WithCancelCause(ctx)
+	lapse := time.AfterFunc(time.Until(control.Lapses(j.At, c.cfg.Grace)), func() {
+		if !invariant.Off("commit-lapses") {
+			cancel(errLapsed)
+		}
+	})
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for sleep(ctx, c.cfg.Refresh) == nil {
+		for sleep(held, control.Refresh(c.cfg.Grace)) == nil && !invariant.Off("commit-keeps-names") {
 			j.At = time.Now()
-			if err := c.append(ctx, j); err != nil && ctx.Err() == nil {
+			if err := c.append(held, j); err == nil && lapse.Stop() {
+				lapse.Reset(time.Until(control.Lapses(j.At, c.cfg.Grace)))
+			} else if err != nil && held.Err() == nil {
 				c.log.Warn("journal the files of a commit: trying again later", "commit_id", cm.ID, "error", err)
 			}
 		}
 	}()
-	return func() { cancel(); <-done }
+	return held, func() { cancel(nil); lapse.Stop(); <-done }
 }
 
 // continues reports whether each range of cm begins where the table ends.

@@ -57,7 +57,7 @@ type Config struct {
 	MinBackoff  time.Duration // first pause between attempts at the catalog. 100 ms if zero
 	MaxBackoff  time.Duration // longest. 10 s if zero
 	StuckLags   int           // a table without a commit for so many lags, while records wait, is stuck. 10 if zero
-	Refresh     time.Duration // files of a commit that takes longer are journalled again each time. 15 min if zero
+	Grace       time.Duration // of the [Sweeper]. 1 h if zero
 
 	KeepAll      bool          // commits expire no snapshots
 	ExpireAfter  time.Duration // age of snapshots that a new table's commits expire. 1 h if zero
@@ -68,7 +68,7 @@ func (c *Config) setDefaults() {
 	for _, d := range []struct {
 		v   *time.Duration
 		def time.Duration
-	}{{&c.Lag, 10 * time.Second}, {&c.Timeout, 30 * time.Second}, {&c.MinBackoff, 100 * time.Millisecond}, {&c.MaxBackoff, 10 * time.Second}, {&c.Refresh, 15 * time.Minute}} {
+	}{{&c.Lag, 10 * time.Second}, {&c.Timeout, 30 * time.Second}, {&c.MinBackoff, 100 * time.Millisecond}, {&c.MaxBackoff, 10 * time.Second}, {&c.Grace, time.Hour}} {
 		if *d.v <= 0 {
 			*d.v = d.def
 		}
@@ -236,8 +236,8 @@ func (c *Coordinator) act(ctx context.Context, st *State, step *Step) error {
 		return nil
 	}
 	cm := step.Commit
-	forget := c.keepNamed(ctx, cm)
-	snapshot, err := c.commit(ctx, cm)
+	held, forget := c.keepNamed(ctx, cm)
+	snapshot, err := c.commit(held, cm)
 	forget()
 	switch {
 	case err == nil:
@@ -257,7 +257,7 @@ func (c *Coordinator) act(ctx context.Context, st *State, step *Step) error {
 			return c.announce(ctx, st)
 		}
 		return nil
-	case errors.Is(err, errMoved), errors.Is(err, errReplaced), errors.Is(err, errRewound):
+	case errors.Is(err, errMoved), errors.Is(err, errReplaced), errors.Is(err, errRewound), errors.Is(err, errLapsed):
 		c.log.Warn("commit is void: the workers begin again from the table", "commit_id", cm.ID, "error", err)
 		next, err := c.open(ctx)
 		if err != nil {

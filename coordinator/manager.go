@@ -64,7 +64,7 @@ func Open(set *partition.Set, ctl *control.Topic, catalogs Catalogs, schemas Sch
 			return nil, err
 		}
 		settings := ConfigOf(cfg.Table)
-		settings.Refresh = sweep.Grace / 4
+		settings.Grace = sweep.Grace
 		c, err := New(Topic{t.ID, t.Name, int32(len(t.Partitions)), first.LeaderEpoch()}, cat, ctl, schemas, settings, m, log)
 		if err != nil {
 			return nil, err

@@ -44,6 +44,7 @@ type round struct {
 	answered map[int32]bool
 	reached  map[int32]int64 // by the files so far
 	files    []control.File
+	named    time.Time // first entry of theirs in the journal that may be the last
 	since    time.Time // of the records that the answers left for the next round
 }
 
@@ -62,6 +63,7 @@ type Commit struct {
 	Files    []control.File
 	Ranges   []control.Range // by partition, one each
 	From     map[int32]int64 // next offsets that the ranges continue; absent if not begun
+	Named    time.Time       // of the journal entries that keep the files from the sweep, the oldest
 	Accepted []span
 }
 
@@ -216,6 +218,9 @@ func (s *State) answer(a control.Answer) Step {
 			left++
 		}
 	}
+	if left < len(a.Files) && (r.named.IsZero() || a.At.Before(r.named)) {
+		r.named = a.At
+	}
 	for p := range spoken {
 		r.answered[p] = true
 	}
@@ -291,7 +296,7 @@ func (s *State) finish() Step {
 		s.oldest = s.since
 		return Step{}
 	}
-	s.pending = &Commit{ID: r.id, Epoch: s.epoch, Files: r.files, Ranges: merge(r.files), From: map[int32]int64{}}
+	s.pending = &Commit{ID: r.id, Epoch: s.epoch, Files: r.files, Ranges: merge(r.files), From: map[int32]int64{}, Named: r.named}
 	for _, x := range s.pending.Ranges {
 		if at, ok := s.next[x.Partition]; ok {
 			s.pending.From[x.Partition] = at

@@ -21,8 +21,8 @@ import (
 // A Sweeper deletes the data files that no commit adopted, and trims the control log
 // behind itself. It knows the files by the journal, where each was named before it was
 // written, and never lists a table. A file is deleted only if its last entry in the journal
-// is older than the grace (a worker that still holds it enters it again), no commit adopted
-// it, and no snapshot of the table names it.
+// is older than the grace (who still holds it enters it again, or gives it up when he cannot:
+// see [control.Lapses]), no commit adopted it, and no snapshot of the table names it.
 type Sweeper struct {
 	Log SweepLog
 	// Load returns the table of a topic, nil if there is none any more, and what finds its files.
@@ -61,21 +61,30 @@ const maxSwept = 100_000
 func (s *Sweeper) Sweep(ctx context.Context, index int32, now time.Time) error {
 	type entry struct {
 		topic uuid.UUID
-		event control.Journal
+		at    time.Time
 	}
-	names := map[string]entry{} // by location, the last entry
+	names := map[string]entry{} // by location, the latest entry
 	end := int64(-1)            // the first offset that is kept
+	enter := func(topic uuid.UUID, offset int64, at time.Time, locations []string) {
+		if young := now.Sub(at) < s.Grace; end < 0 && (young || len(names) >= maxSwept) {
+			end = offset
+		}
+		for _, n := range locations {
+			if e, known := names[n]; known && at.After(e.at) || !known && end < 0 {
+				names[n] = entry{topic, at}
+			}
+		}
+	}
 	_, err := s.Log.Scan(ctx, index, 0, func(topic uuid.UUID, offset int64, e control.Event) error {
 		switch e := e.(type) {
 		case control.Journal:
-			young := now.Sub(e.At) < s.Grace
-			if end < 0 && (young || len(names) >= maxSwept) {
-				end = offset
+			enter(topic, offset, e.At, e.Names)
+		case control.Answer:
+			if invariant.Off("answer-is-entry") {
+				break
 			}
-			for _, n := range e.Names {
-				if _, known := names[n]; known || end < 0 {
-					names[n] = entry{topic, e}
-				}
+			for _, f := range e.Files {
+				enter(topic, offset, e.At, f.Names())
 			}
 		case control.Committed:
 			for _, n := range e.Names {
@@ -89,7 +98,7 @@ func (s *Sweeper) Sweep(ctx context.Context, index int32, now time.Time) error {
 	}
 	topics := map[uuid.UUID][]string{}
 	for n, e := range names {
-		if now.Sub(e.event.At) >= s.Grace || invariant.Off("sweep-grace") {
+		if now.Sub(e.at) >= s.Grace || invariant.Off("sweep-grace") {
 			topics[e.topic] = append(topics[e.topic], n)
 		}
 	}
@@ -104,8 +113,7 @@ func (s *Sweeper) Sweep(ctx context.Context, index int32, now time.Time) error {
 		s.Logger.Warn("unadopted data files stay for the next sweep", "topic_id", topic, "files", len(topics[topic]), "error", err)
 		var again []control.Event
 		for _, n := range topics[topic] {
-			e := names[n].event
-			again = append(again, control.Journal{At: e.At, Table: e.Table, Names: []string{n}})
+			again = append(again, control.Journal{At: names[n].at, Names: []string{n}})
 		}
 		if err := s.Log.Append(ctx, topic, again...); err != nil {
 			return err

@@ -43,7 +43,7 @@ func together(t *testing.T, n, most int, name func(i int) string, test func(t *t
 // table names is there; and data files that no commit took are gone after their grace.
 func TestSchedules(t *testing.T) {
 	t.Parallel() // mostly waits
-	schedules := 3
+	schedules := 12
 	if os.Getenv("TABLETOPIC_SOAK") != "" {
 		schedules = 60
 	}
@@ -184,7 +184,7 @@ func newSchedule(t *testing.T, seed uint64, kind breakable, engines []string, s3
 	address := kind.proxy(t, c.catalog)
 	c.s = newServer(t, "--object-store", "s3://lake/"+c.name+"/tt?region=us-east-1&path-style=true&endpoint="+c.store.Proxy(t, s3, storeDialect),
 		"--secrets-key", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=", "--log-cache-bytes", "67108864", "--upload-bytes", "4194304", "--table-memory-bytes", "67108864",
-		"--table-sweep-interval", "2s", "--table-sweep-grace", "60s")
+		"--table-sweep-interval", "2s", "--table-sweep-grace", "25s")
 	c.s.env = s3Credentials
 	t.Cleanup(c.calm) // it ends sooner
 	c.s.start()
@@ -370,7 +370,7 @@ func (c *schedule) checkFiles() {
 			t.Errorf("%s is named by the table and missing", f)
 		}
 	}
-	eventually(t, 4*time.Minute, "no data files that no commit took", func() error {
+	eventually(t, 2*time.Minute, "no data files that no commit took", func() error {
 		var errs []error
 		for _, f := range list() {
 			// Spark's files lie in the same directory, without the topic's id.

@@ -331,7 +331,7 @@ func (n *Node) openTables(ctx context.Context, registry *schemaregistry.Registry
 		return control.WriterSchema{Type: s.Type, Text: s.Text, References: s.Dependencies}, err
 	})
 	shared := worker.NewShared(runtime.GOMAXPROCS(0), n.cfg.TableMemory, worker.NewMetrics(n.metrics))
-	shared.Refresh = n.cfg.TableSweepGrace / 4
+	shared.Grace = n.cfg.TableSweepGrace
 	n.workers = worker.Open(n.set, ctl, schemas, n.locatorOf, shared, n.log)
 	n.onClose("workers", func(context.Context) error { n.workers.Close(); return nil })
 	sweep := coordinator.SweepConfig{Interval: n.cfg.TableSweep, Grace: n.cfg.TableSweepGrace}

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -737,9 +738,18 @@ func TestJournalComesBeforeTheFile(t *testing.T) {
 		return false
 	})
 	defer hold.Release(nil)
+	requested := make(chan struct{})
+	var once sync.Once
 	p.control.Refuse(func(e control.Event) error {
-		if _, ok := e.(control.Journal); ok {
-			return sleep(t.Context(), 100*time.Millisecond)
+		switch e.(type) {
+		case control.Request:
+			once.Do(func() { close(requested) })
+		case control.Journal: // is slow, once the file is asked for
+			select {
+			case <-requested:
+			case <-time.After(5 * time.Second):
+			}
+			return sleep(t.Context(), 200*time.Millisecond)
 		}
 		return nil
 	})
@@ -756,7 +766,7 @@ func TestJournalComesBeforeTheFile(t *testing.T) {
 // though the worker that wrote them has no part in that.
 func TestWaitingCommitKeepsItsFilesNamed(t *testing.T) {
 	p := newPath(t, 1)
-	p.cfg.Refresh = time.Millisecond
+	p.cfg.Grace = 400 * time.Millisecond
 	var mu sync.Mutex
 	var once sync.Once
 	entries, again := map[string]int{}, make(chan struct{})
@@ -784,6 +794,85 @@ func TestWaitingCommitKeepsItsFilesNamed(t *testing.T) {
 	p.produce(5)
 	p.committed()
 	p.exact(5, 0)
+}
+
+// A commit whose files cannot be journalled for half the grace asks no catalog to take them any
+// more: the sweep may have them. The next round takes what the workers have then.
+func TestCommitIsVoidWhenItsFilesCannotBeNamed(t *testing.T) {
+	p := newPath(t, 1)
+	p.limit = 5 * time.Second
+	p.cfg.Grace = 200 * time.Millisecond
+	var answered atomic.Bool
+	var rounds atomic.Int32
+	p.control.Refuse(func(e control.Event) error {
+		switch e := e.(type) {
+		case control.Request:
+			rounds.Add(1)
+		case control.Answer:
+			answered.Store(true)
+		case control.Journal:
+			if answered.Load() {
+				return fmt.Errorf("the log takes no names: %v", e.Names)
+			}
+		}
+		return nil
+	})
+	p.catalog.fault = func(int) fault {
+		if rounds.Load() == 1 {
+			return faultConflict
+		}
+		return faultNone
+	}
+	p.start()
+	p.produce(5)
+	p.committed()
+	p.exact(5, 0)
+}
+
+// A worker whose files cannot be journalled again for half the grace offers them no more: it
+// converts their records again, and names the files once more, for the sweep.
+func TestWorkerGivesUpFilesThatCannotBeNamed(t *testing.T) {
+	p := newPath(t, 1)
+	p.limit = 5 * time.Second
+	p.worker.Grace = 200 * time.Millisecond
+	var mu sync.Mutex
+	entries := map[string]int{}
+	var first string
+	var others, offered atomic.Bool
+	p.control.Refuse(func(e control.Event) error {
+		mu.Lock()
+		defer mu.Unlock()
+		switch e := e.(type) {
+		case control.Journal:
+			name := e.Names[0]
+			first = cmp.Or(first, name)
+			others.Store(others.Load() || name != first)
+			if entries[name] > 0 && !others.Load() {
+				return errors.New("the log does not take the name again")
+			}
+			entries[name]++
+		case control.Answer:
+			for _, f := range e.Files {
+				offered.Store(offered.Load() || f.Data[0].Location != first)
+			}
+		}
+		return nil
+	})
+	p.catalog.fault = func(int) fault {
+		if !offered.Load() {
+			return faultRefused
+		}
+		return faultNone
+	}
+	p.start()
+	p.produce(5)
+	for n := range planned(t, p.committed()) {
+		if n == first {
+			t.Errorf("the table has %s, which the worker could not name", n)
+		}
+	}
+	p.exact(5, 0)
+	p.wait(func() bool { mu.Lock(); defer mu.Unlock(); return entries[first] > 1 }, func() string { return "the first file to be named for the sweep" })
 }
 
 // Files that no commit adopted are deleted after the grace, and none that the table has.
@@ -825,6 +914,16 @@ func TestSweepDeletesWhatNoCommitAdopted(t *testing.T) {
 	}
 	if swept.trimmed != 1 {
 		t.Errorf("control log trimmed to %d, want 1", swept.trimmed)
+	}
+
+	// Offered a minute ago; and then a sweep could not ask the table, and entered it as it was.
+	answer := control.Answer{At: now.Add(-time.Minute), Files: []control.File{{Data: []control.DataFile{{Location: orphan}}}}}
+	swept.events = []control.Event{swept.events[0], answer, swept.events[0]}
+	if err := s.Sweep(t.Context(), 0, now); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Get(t.Context(), key, 0, -1); err != nil {
+		t.Fatalf("file that a worker offered: %v", err)
 	}
 	swept.events = []control.Event{control.Journal{At: now.Add(-2 * time.Hour), Names: names}}
 	if err := s.Sweep(t.Context(), 0, now); err != nil {

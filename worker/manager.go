@@ -44,7 +44,7 @@ func Open(set *partition.Set, ctl control.Log, schemas Schemas, locators Locator
 			return nil, nil
 		}
 		dead := NewDeadLetterTopic(set, t, cfg.Table.DLQ)
-		w := New(Topic{t.ID, t.Name}, sources, ctl, schemas, dead, locators(cfg.Table.Catalog), shared, Config{TargetFileBytes: cfg.Table.TargetFileBytes, Refresh: shared.Refresh}, log)
+		w := New(Topic{t.ID, t.Name}, sources, ctl, schemas, dead, locators(cfg.Table.Catalog), shared, Config{TargetFileBytes: cfg.Table.TargetFileBytes, Grace: shared.Grace}, log)
 		m.mu.Lock()
 		m.workers[t.ID] = w
 		m.mu.Unlock()

@@ -20,8 +20,8 @@ type Shared struct {
 	readers sync.Pool // *record.Reader
 	metrics *Metrics
 
-	// Refresh of the workers' [Config]; set before they are opened.
-	Refresh time.Duration
+	// Grace of the workers' [Config]; set before they are opened.
+	Grace time.Duration
 }
 
 // NewShared lets the workers of a node convert on cores at a time (GOMAXPROCS if zero) and
@@ -109,8 +109,8 @@ func (c *Config) setDefaults() {
 	if c.Retry <= 0 {
 		c.Retry = time.Second
 	}
-	if c.Refresh <= 0 {
-		c.Refresh = 15 * time.Minute
+	if c.Grace <= 0 {
+		c.Grace = time.Hour
 	}
 	if c.Gather <= 0 {
 		c.Gather = time.Second

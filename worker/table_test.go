@@ -285,6 +285,7 @@ const (
 	faultApplied       // it happens and the answer is lost
 	faultLost          // it does not happen, and who knows
 	faultConflict
+	faultRefused // the catalog says no
 )
 
 var errAway = errors.New("catalog is away")
@@ -332,6 +333,8 @@ func (c *faultyCatalog) Commit(ctx context.Context, base *table.Table, change ca
 		return nil, fmt.Errorf("%w: request lost", catalog.ErrCommitUnknown)
 	case faultConflict:
 		return nil, fmt.Errorf("%w: injected", catalog.ErrCommitConflict)
+	case faultRefused:
+		return nil, errors.New("the catalog says no")
 	}
 	return c.Catalog.Commit(ctx, base, change)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/apache/iceberg-go/codec"
@@ -27,6 +28,7 @@ type lane struct {
 	table    *tableInfo
 	location string        // of its files, without their number
 	named    chan struct{} // closed when the journal has the first names
+	entered  atomic.Int64  // time of the journal entry that keeps the files, in ns since 1970; 0 before there is one
 	first    int           // how many
 	out      *parquetio.TableWriter
 	ranges   map[int32]*control.Range
@@ -225,45 +227,66 @@ func (w *Worker) newLane() (*lane, error) {
 	}
 	g := w.gen
 	g.tasks.Go(func() {
-		if w.journal(g.ctx, t.UUID, l.names(l.first)...) == nil {
+		if at, err := w.journal(g.ctx, t.UUID, l.names(l.first)); err == nil {
+			l.entered.Store(at.UnixNano())
 			close(l.named)
 		}
 	})
 	return l, nil
 }
 
-// journal names files until the journal has them.
-func (w *Worker) journal(ctx context.Context, table uuid.UUID, names ...string) error {
+// journal names files until the journal has them, and returns the time of the entry.
+func (w *Worker) journal(ctx context.Context, table uuid.UUID, names []string) (at time.Time, err error) {
 	for {
-		err := w.control.Append(ctx, w.topic.ID, control.Journal{At: time.Now(), Table: table, Names: names})
+		at = time.Now()
+		err := w.control.Append(ctx, w.topic.ID, control.Journal{At: at, Table: table, Names: names})
 		if err == nil {
-			return nil
+			return at, nil
 		}
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
+			return at, context.Cause(ctx)
 		}
 		w.log.Warn("journal file name: trying again", "error", err)
 		if err := sleep(ctx, w.cfg.Retry); err != nil {
-			return err
+			return at, err
 		}
 	}
 }
 
 // rejournal names the files that still wait for a commit, so that they do not look forgotten.
-func (w *Worker) rejournal(ctx context.Context) {
-	if w.table == nil {
+func (w *Worker) rejournal() {
+	g, t := w.gen, w.table
+	lanes, names := g.named()
+	if len(names) == 0 || g.naming {
 		return
 	}
-	var names []string
-	for _, l := range w.gen.lanes {
-		names = append(names, l.names(l.first)...)
-	}
-	for _, f := range w.gen.files {
-		names = append(names, f.lane.names(f.names)...)
-	}
-	if len(names) > 0 {
-		w.send(ctx, control.Journal{At: time.Now(), Table: w.table.UUID, Names: names})
-	}
+	g.naming = true
+	g.tasks.Go(func() {
+		at, err := w.journal(g.ctx, t.UUID, names)
+		g.report(func() {
+			g.naming = false
+			for _, l := range lanes {
+				if err == nil && l.entered.Load() != 0 && !w.lapsed(l) { // else it came too late, or before the first
+					l.entered.Store(at.UnixNano())
+				}
+			}
+		})
+	})
+}
+
+// lapsed reports whether the journal does not keep the files of a lane any more.
+func (w *Worker) lapsed(l *lane) bool {
+	at := l.entered.Load()
+	return at != 0 && !time.Now().Before(control.Lapses(time.Unix(0, at), w.cfg.Grace)) && !invariant.Off("worker-lapses")
+}
+
+// giveUp converts again what the table does not hold, and lets no round wait for that. Files
+// that were written are named once more, for the sweep to find.
+func (w *Worker) giveUp(ctx context.Context) {
+	_, names := w.gen.named()
+	w.begin(ctx, w.table, w.held())
+	w.send(ctx, control.Journal{At: time.Now(), Table: w.table.UUID, Names: names})
+	w.send(ctx, control.Hello{Worker: w.id, Partitions: w.indexes()})
 }
 
 // start runs a task that converts a chunk of p into l.
@@ -699,7 +722,7 @@ func (w *Worker) sealLane(l *lane) {
 		}
 		if err != nil {
 			w.log.Error("data file lost; its records are converted again", "file", l.location, "error", err)
-			g.report(func() { w.begin(g.parent, w.table, w.held()) })
+			g.report(func() { w.giveUp(g.parent) })
 			return
 		}
 		g.report(func() {
@@ -768,7 +791,7 @@ func (w *Worker) write(ctx context.Context, l *lane, f control.File) (control.Fi
 		f.Data = append(f.Data, d)
 		f.Bytes += p.Size
 		w.shared.leave() // others convert while this waits for the store
-		puts.Go(func() error { return w.put(putCtx, named, location, p.Body) })
+		puts.Go(func() error { return w.put(putCtx, l, named, location, p.Body) })
 		if entered = w.shared.enter(putCtx); !entered {
 			return context.Cause(putCtx)
 		}
@@ -795,18 +818,26 @@ func (w *Worker) awaitNames(ctx context.Context, l *lane) error {
 		return ctx.Err()
 	}
 	if n := l.out.Partitions(); n > l.first {
-		return w.journal(ctx, l.table.UUID, l.names(n)[l.first:]...)
+		_, err := w.journal(ctx, l.table.UUID, l.names(n)[l.first:])
+		return err
 	}
 	return nil
 }
 
-// put writes a file once it is named, again until the store has it or ctx ends.
-func (w *Worker) put(ctx context.Context, named <-chan struct{}, location string, body [][]byte) error {
+// errLapsed says that files can wait no longer, because the journal could not be written.
+var errLapsed = errors.New("could not be named in the control log for so long that the sweep may take it")
+
+// put writes a file of l once it is named, again until the store has it, the journal does not
+// keep it any more, or ctx ends.
+func (w *Worker) put(ctx context.Context, l *lane, named <-chan struct{}, location string, body [][]byte) error {
 	<-named
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	for attempt := 0; ; attempt++ {
+		if w.lapsed(l) {
+			return errLapsed
+		}
 		bucket, key, err := w.locator.Resolve(ctx, location) // anew: its catalog may be another by now
 		if err == nil {
 			err = bucket.Put(ctx, key, body...)

@@ -95,7 +95,7 @@ type Config struct {
 	ChunkBytes      int           // a task reads about this much. 1 MiB if zero
 	MaxLanes        int           // files open at a time. GOMAXPROCS if zero
 	Retry           time.Duration // pause before the registry or a store is asked again. 1 s if zero
-	Refresh         time.Duration // files that wait are journalled again after this. 15 min if zero
+	Grace           time.Duration // of the sweep; files that wait are journalled again after a quarter of it. 1 h if zero
 	Offer           time.Duration // files that no commit took are offered again after this. 30 s if zero
 	Gather          time.Duration // a partition with few records is read after this, or for a commit. 1 s if zero
 }
@@ -175,6 +175,7 @@ type generation struct {
 	results chan func()   // run by the loop
 	lanes   []*lane       // open files
 	files   []*file       // sealed, in the order of their offsets, until the table holds them
+	naming  bool          // they are being journalled again
 	letters chan struct{} // closed when the dead letters of all sealed lanes are durable
 }
 
@@ -207,6 +208,17 @@ func (g *generation) entries() (n int64) {
 		}
 	}
 	return n
+}
+
+// named returns the lanes of open files and of files that wait for a commit, and their names.
+func (g *generation) named() (lanes []*lane, names []string) {
+	for _, l := range g.lanes {
+		lanes, names = append(lanes, l), append(names, l.names(l.first)...)
+	}
+	for _, f := range g.files {
+		lanes, names = append(lanes, f.lane), append(names, f.lane.names(f.names)...)
+	}
+	return lanes, names
 }
 
 // report hands fn to the loop, unless the generation has ended.
@@ -274,7 +286,7 @@ func (w *Worker) run(ctx context.Context) error {
 
 	tick := time.NewTicker(w.cfg.Retry)
 	defer tick.Stop()
-	refresh := time.NewTicker(w.cfg.Refresh)
+	refresh := time.NewTicker(control.Refresh(w.cfg.Grace))
 	defer refresh.Stop()
 	for {
 		w.schedule(ctx)
@@ -293,7 +305,7 @@ func (w *Worker) run(ctx context.Context) error {
 		case <-w.shared.budget.freed():
 		case <-tick.C:
 		case <-refresh.C:
-			w.rejournal(ctx)
+			w.rejournal()
 		}
 	}
 }
@@ -573,10 +585,15 @@ func (w *Worker) answer(ctx context.Context) {
 	if w.upto < 0 {
 		w.upto = len(w.gen.files)
 	}
-	a := control.Answer{Epoch: w.request.Epoch, Commit: w.request.Commit, Worker: w.id, Partitions: w.indexes()}
+	a := control.Answer{Epoch: w.request.Epoch, Commit: w.request.Commit, At: time.Now(), Worker: w.id, Partitions: w.indexes()}
 	var size int64
 	for i, f := range w.gen.files[:w.upto] {
 		if !f.done {
+			return
+		}
+		if w.lapsed(f.lane) {
+			w.log.Warn("files that wait for a commit could not be named in the control log for so long that the sweep may take them: their records are converted again", "file", f.lane.location)
+			w.giveUp(ctx)
 			return
 		}
 		if size += f.reserved; size > maxAnswer && i > 0 {

@@ -115,10 +115,12 @@ type (
 		Next   []Offset
 	}
 
-	// Answer is what a worker has for a request. The files are durable.
+	// Answer is what a worker has for a request. The files are durable, and named as by a
+	// Journal: it is their entry of At.
 	Answer struct {
 		Epoch      int32
 		Commit     uuid.UUID
+		At         time.Time
 		Worker     uuid.UUID
 		Partitions []int32 // those that the worker speaks for, also without a file
 		Files      []File
@@ -126,7 +128,8 @@ type (
 	}
 
 	// Journal names files before they are written, and again while they wait for a commit.
-	// A file whose last entry is old and which no snapshot names is garbage.
+	// A file whose last entry is older than the grace of the sweep, and which no snapshot
+	// names, is garbage. Whoever holds a file gives it up before: see [Lapses].
 	Journal struct {
 		At    time.Time
 		Table uuid.UUID

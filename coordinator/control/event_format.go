@@ -31,15 +31,16 @@ import (
 //	5 refused    epoch, writer id, reason
 //	6 pending    worker 16, since, full
 //	7 request    epoch, commit 16, next offsets
-//	8 answer     epoch, commit 16, worker 16, partitions, since, files
+//	8 answer     epoch, commit 16, at, worker 16, partitions, since, files
 //	9 journal    at, table 16, names
 //	10 committed epoch, commit 16, snapshot, next offsets, names
 //
 // Versions: 1, the first, whose tables have no partitions: table lacks the spec as JSON, and
-// a file in answer is one location and entry, and lacks the spec. 2 has both.
+// a file in answer is one location and entry, and lacks the spec. 2 has both. 3 has the time of
+// an answer.
 const (
 	eventMagic   = "TCTL"
-	eventVersion = 2
+	eventVersion = 3
 	eventHeader  = 4 + 1 + 1 + 16 + 2 + 2
 
 	maxPart  = 512 << 10 // bytes of body in one record
@@ -248,6 +249,7 @@ func (e Request) appendBody(dst []byte) []byte {
 func (e Answer) appendBody(dst []byte) []byte {
 	dst = appendInt(dst, int64(e.Epoch))
 	dst = append(dst, e.Commit[:]...)
+	dst = appendTime(dst, e.At)
 	dst = append(dst, e.Worker[:]...)
 	dst = appendInts(dst, e.Partitions)
 	dst = appendTime(dst, e.Since)
@@ -313,8 +315,11 @@ func parseBody(version byte, k kind, src []byte) (Event, error) {
 	case kindRequest:
 		e = Request{d.int32(), d.uuid(), d.offsets()}
 	case kindAnswer:
-		a := Answer{Epoch: d.int32(), Commit: d.uuid(), Worker: d.uuid(), Partitions: d.ints(), Since: d.time()}
-		a.Files = d.files()
+		a := Answer{Epoch: d.int32(), Commit: d.uuid()}
+		if version >= 3 {
+			a.At = d.time()
+		}
+		a.Worker, a.Partitions, a.Since, a.Files = d.uuid(), d.ints(), d.time(), d.files()
 		e = a
 	case kindJournal:
 		e = Journal{d.time(), d.uuid(), d.names()}
@@ -560,6 +565,9 @@ func Describe(e Event) string {
 	case Answer:
 		line("epoch", "%d", e.Epoch)
 		line("commit", "%s", e.Commit)
+		if !e.At.IsZero() {
+			line("at", "%s", stamp(e.At))
+		}
 		line("worker", "%s", e.Worker)
 		line("partitions", "%v", e.Partitions)
 		line("since", "%s", stamp(e.Since))

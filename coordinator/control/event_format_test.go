@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -33,7 +34,7 @@ var examples = []struct {
 	{"refused", Refused{7, 42, "column id is long, the writer has string"}},
 	{"pending", Pending{worker, at, true}},
 	{"request", Request{7, commit, []Offset{{0, 10}}}},
-	{"answer", Answer{7, commit, worker, []int32{0, 3}, []File{
+	{"answer", Answer{7, commit, time.Time{}, worker, []int32{0, 3}, []File{
 		{[]DataFile{{"s3://bucket/warehouse/default/t/data/1.parquet", []byte{1, 2, 3}}}, 1, 0, 20, 4096, []Range{{0, 10, 30, 0, 18, 2}, {3, 7, 9, 5, 2, 0}}},
 		{nil, 0, 0, 0, 0, []Range{{0, 30, 31, 0, 0, 1}}},
 	}, at}},
@@ -47,9 +48,17 @@ var partitioned = []struct {
 	event Event
 }{
 	{"table-partitioned", Table{7, tab, "s3://bucket/warehouse/default/t/data", 2, 3, []byte(`{"spec-id":3,"fields":[]}`), 9, "_kafka", []byte(`{"type":"struct"}`), nil, nil}},
-	{"answer-partitioned", Answer{7, commit, worker, []int32{0}, []File{
+	{"answer-partitioned", Answer{7, commit, time.Time{}, worker, []int32{0}, []File{
 		{[]DataFile{{"s3://bucket/t/1.parquet", []byte{1}}, {"s3://bucket/t/2.parquet", []byte{2}}}, 1, 3, 20, 8192, []Range{{0, 10, 30, 0, 20, 0}}},
 	}, at}},
+}
+
+// timed has what came with version 3.
+var timed = []struct {
+	name  string
+	event Event
+}{
+	{"answer-timed", Answer{7, commit, at, worker, []int32{0, 1}, nil, at}},
 }
 
 // The fixtures of version 1 are read as they were written.
@@ -59,16 +68,23 @@ func TestFormatV1(t *testing.T) {
 	}
 }
 
-// Those of version 2 are written the same, too.
+// So are those of version 2.
 func TestFormatV2(t *testing.T) {
-	for _, x := range append(examples, partitioned...) {
+	for _, x := range slices.Concat(examples, partitioned) {
+		t.Run(x.name, func(t *testing.T) { checkFixture(t, filepath.Join("testdata", "format", "v2", x.name), x.event) })
+	}
+}
+
+// Those of version 3 are written the same, too.
+func TestFormatV3(t *testing.T) {
+	for _, x := range slices.Concat(examples, partitioned, timed) {
 		t.Run(x.name, func(t *testing.T) {
 			parts, err := split(event, x.event)
 			if err != nil || len(parts) != 1 {
 				t.Fatalf("%d parts, error %v", len(parts), err)
 			}
 			data := appendPart(nil, parts[0])
-			base := filepath.Join("testdata", "format", "v2", x.name)
+			base := filepath.Join("testdata", "format", "v3", x.name)
 			want, err := os.ReadFile(base + ".bin")
 			if errors.Is(err, os.ErrNotExist) && os.Getenv("TABLETOPIC_NEW_FIXTURES") != "" {
 				writeFixture(t, base, data)
@@ -135,7 +151,7 @@ func writeFixture(t *testing.T, base string, data []byte) {
 
 // A flipped bit anywhere in an event is noticed.
 func TestFlippedBitIsCorrupt(t *testing.T) {
-	for _, x := range append(examples, partitioned...) {
+	for _, x := range slices.Concat(examples, partitioned, timed) {
 		parts, err := split(event, x.event)
 		if err != nil {
 			t.Fatal(err)

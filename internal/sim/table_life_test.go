@@ -168,7 +168,7 @@ func (l *tableLife) open() error {
 	l.coordinators = coordinator.Open(l.set, l.ctl, func(string) (catalog.Catalog, error) { return cat, nil }, schemas, locators,
 		coordinator.SweepConfig{Interval: w.plan.grace / 4, Grace: w.plan.grace}, nil, log)
 	shared := worker.NewShared(1, 0, nil)
-	shared.Refresh = w.plan.grace / 5
+	shared.Grace = w.plan.grace
 	l.workers = worker.Open(l.set, l.ctl, schemas, locators, shared, log)
 	return nil
 }
