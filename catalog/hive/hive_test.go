@@ -3,6 +3,7 @@ package hive
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,8 @@ import (
 	"github.com/tabletopic/tabletopic/internal/lab"
 	"github.com/tabletopic/tabletopic/objectstore"
 )
+
+func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
 
 // The metastore makes folders of tables, in a scratch directory for s3.
 func newStore() catalogtest.Store {
@@ -38,7 +41,7 @@ func open(t *testing.T, address string, store catalogtest.Store, change ...func(
 
 // The suite holds for a Hive Metastore 3.1.
 func TestConformance(t *testing.T) {
-	address := lab.HiveMetastore(t, 300*time.Second)
+	address := lab.SharedHiveMetastore(t, 300*time.Second)
 	catalogtest.Run(t, func(t *testing.T) catalogtest.Fixture {
 		store := newStore()
 		p := newProxy(t, address)
@@ -67,11 +70,14 @@ func dropAll(t *testing.T, address string, store catalogtest.Store) {
 	}
 }
 
-var clicks = table.Identifier{"web", "clicks"}
+// clicks is the table of a test, in a database of its own.
+func clicks(t *testing.T) table.Identifier {
+	return table.Identifier{strings.ToLower(t.Name()), "clicks"}
+}
 
 func create(t *testing.T, c *Catalog) *table.Table {
 	t.Helper()
-	tbl, err := c.Create(t.Context(), clicks, catalogtest.Schema(), nil)
+	tbl, err := c.Create(t.Context(), clicks(t), catalogtest.Schema(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +90,7 @@ func file(t *testing.T, tbl *table.Table, name string) catalog.Commit {
 
 func snapshots(t *testing.T, c *Catalog) int {
 	t.Helper()
-	tbl, err := c.Load(t.Context(), clicks)
+	tbl, err := c.Load(t.Context(), clicks(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +101,7 @@ func snapshots(t *testing.T, c *Catalog) int {
 func shown(t *testing.T, c *Catalog) (shown *hive_metastore.Table) {
 	t.Helper()
 	if err := c.store.call(t.Context(), func(h *hive_metastore.ThriftHiveMetastoreClient) (err error) {
-		shown, err = get(t.Context(), h, clicks)
+		shown, err = get(t.Context(), h, clicks(t))
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -107,7 +113,7 @@ func shown(t *testing.T, c *Catalog) (shown *hive_metastore.Table) {
 // others from committing what it would then overwrite.
 func TestLockOutlivesACommitWithoutAnswer(t *testing.T) {
 	t.Parallel()
-	address, store := lab.HiveMetastore(t, 300*time.Second), newStore()
+	address, store := lab.SharedHiveMetastore(t, 300*time.Second), newStore()
 	p := newProxy(t, address)
 	c := open(t, p.address, store, func(c *Config) { c.Settle = time.Hour })
 	other := open(t, address, store, func(c *Config) { c.LockWait = 3 * time.Second })
@@ -124,7 +130,7 @@ func TestLockOutlivesACommitWithoutAnswer(t *testing.T) {
 		t.Errorf("%d snapshots, want the held one", n)
 	}
 	c.Close() // gives the lock up
-	tbl, err := other.Load(t.Context(), clicks)
+	tbl, err := other.Load(t.Context(), clicks(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +143,7 @@ func TestLockOutlivesACommitWithoutAnswer(t *testing.T) {
 // altered.
 func TestLostLockIsNoticed(t *testing.T) {
 	t.Parallel()
-	address, store := lab.HiveMetastore(t, time.Second), newStore()
+	address, store := lab.SharedHiveMetastore(t, time.Second), newStore()
 	p := newProxy(t, address)
 	c := open(t, p.address, store, func(c *Config) { c.Heartbeat = time.Hour })
 	other := open(t, address, store)
@@ -159,7 +165,7 @@ func TestLostLockIsNoticed(t *testing.T) {
 	if n := snapshots(t, other); n != 1 {
 		t.Errorf("%d snapshots, want theirs", n)
 	}
-	now, err := other.Load(t.Context(), clicks)
+	now, err := other.Load(t.Context(), clicks(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +180,7 @@ func TestLostLockIsNoticed(t *testing.T) {
 // A lock is kept alive as long as its commit takes.
 func TestLockIsKeptAlive(t *testing.T) {
 	t.Parallel()
-	address, store := lab.HiveMetastore(t, time.Second), newStore()
+	address, store := lab.SharedHiveMetastore(t, time.Second), newStore()
 	p := newProxy(t, address)
 	c := open(t, p.address, store, func(c *Config) { c.Heartbeat = 50 * time.Millisecond })
 	tbl := create(t, c)
@@ -188,7 +194,8 @@ func TestLockIsKeptAlive(t *testing.T) {
 			t.Error(err)
 		}
 		if err := c.store.call(t.Context(), func(h *hive_metastore.ThriftHiveMetastoreClient) error {
-			locks, err := h.ShowLocks(t.Context(), &hive_metastore.ShowLocksRequest{Dbname: &clicks[0], Tablename: &clicks[1]})
+			id := clicks(t)
+			locks, err := h.ShowLocks(t.Context(), &hive_metastore.ShowLocksRequest{Dbname: &id[0], Tablename: &id[1]})
 			if err == nil && len(locks.Locks) != 1 {
 				t.Errorf("%d locks, want the one that is kept alive", len(locks.Locks))
 			}
@@ -206,7 +213,7 @@ func TestLockIsKeptAlive(t *testing.T) {
 // columns, which it compares by position, it shows the old ones and the commit is made.
 func TestHiveShowsTheColumns(t *testing.T) {
 	t.Parallel()
-	address, store := lab.HiveMetastore(t, 300*time.Second), newStore()
+	address, store := lab.SharedHiveMetastore(t, 300*time.Second), newStore()
 	c := open(t, address, store)
 	tbl := create(t, c)
 	columns := func() string {
@@ -248,11 +255,11 @@ func TestHiveShowsTheColumns(t *testing.T) {
 // The first of several metastores that can be reached is taken.
 func TestSeveralAddresses(t *testing.T) {
 	t.Parallel()
-	address, store := lab.HiveMetastore(t, 300*time.Second), newStore()
+	address, store := lab.SharedHiveMetastore(t, 300*time.Second), newStore()
 	c := open(t, "127.0.0.1:1,thrift://"+address, store)
 	create(t, c)
 	down := open(t, "127.0.0.1:1", store)
-	if _, err := down.Load(t.Context(), clicks); err == nil || errors.Is(err, catalog.ErrNoTable) {
+	if _, err := down.Load(t.Context(), clicks(t)); err == nil || errors.Is(err, catalog.ErrNoTable) {
 		t.Errorf("load without a metastore: %v", err)
 	}
 	if _, err := Open(store, Config{URI: "http://x"}); err == nil {
@@ -263,11 +270,11 @@ func TestSeveralAddresses(t *testing.T) {
 // Without the lock a commit waits for nobody's.
 func TestNoLock(t *testing.T) {
 	t.Parallel()
-	address, store := lab.HiveMetastore(t, 300*time.Second), newStore()
+	address, store := lab.SharedHiveMetastore(t, 300*time.Second), newStore()
 	locker := open(t, address, store)
 	c := open(t, address, store, func(c *Config) { c.NoLock, c.LockWait = true, time.Millisecond })
 	tbl := create(t, c)
-	l, err := locker.store.lock(t.Context(), clicks)
+	l, err := locker.store.lock(t.Context(), clicks(t))
 	if err != nil {
 		t.Fatal(err)
 	}

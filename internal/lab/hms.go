@@ -23,3 +23,10 @@ func HiveMetastore(t testing.TB, lockTimeout time.Duration) (address string) {
 	})
 	return loopback(port)
 }
+
+// SharedHiveMetastore returns the address of the [HiveMetastore] with this lockTimeout that the tests
+// of a binary share: the first starts it, [Main] ends it. Each test takes a database of its own.
+func SharedHiveMetastore(t testing.TB, lockTimeout time.Duration) (address string) {
+	t.Helper()
+	return keep(t, "Hive Metastore with locks of "+lockTimeout.String(), func(t testing.TB) string { return HiveMetastore(t, lockTimeout) })
+}
