@@ -63,6 +63,8 @@ type Commit struct {
 	Files []iceberg.DataFile
 	// Snapshot makes a snapshot even if there are no files.
 	Snapshot bool
+	// SnapshotID is that snapshot's, of [NewSnapshotID]. One of it if zero.
+	SnapshotID int64
 	// Summary is added to the snapshot's summary.
 	Summary iceberg.Properties
 	// Properties of the table to set, in the same change.

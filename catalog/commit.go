@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -115,7 +116,7 @@ func (p *Prepared) append(ctx context.Context, fs *IO, base *table.Table, c Comm
 		return errors.New("main is a tag")
 	}
 	s := table.Snapshot{
-		SnapshotID:     newSnapshotID(meta),
+		SnapshotID:     cmp.Or(c.SnapshotID, NewSnapshotID(meta)),
 		SequenceNumber: meta.LastSequenceNumber() + 1,
 		// A clock behind the table's must not stop commits.
 		TimestampMs: max(time.Now().UnixMilli(), meta.LastUpdatedMillis()),
@@ -165,7 +166,8 @@ func setMain(meta table.Metadata, id int64) table.Update {
 	return table.NewSetSnapshotRefUpdate(table.MainBranch, id, table.BranchRef, maxRefAge, maxSnapshotAge, minKeep)
 }
 
-func newSnapshotID(meta table.Metadata) int64 {
+// NewSnapshotID returns an id that no snapshot of the table has.
+func NewSnapshotID(meta table.Metadata) int64 {
 	for {
 		u := uuid.New()
 		var id int64

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -42,7 +44,7 @@ var (
 // table that it was built on.
 func (c *Coordinator) commit(ctx context.Context, cm *Commit) (snapshot int64, err error) {
 	for attempt := 0; ; attempt++ {
-		v, err := c.look()
+		v, err := c.look(ctx)
 		if err != nil {
 			return 0, err
 		}
@@ -136,7 +138,7 @@ func (c *Coordinator) change(v view, cm *Commit) (catalog.Commit, error) {
 	if meta.Version() < 2 {
 		return catalog.Commit{}, fmt.Errorf("table %v has format version %d: upgrade it to 2", c.table.Identifier(), meta.Version())
 	}
-	out := catalog.Commit{Snapshot: true}
+	out := catalog.Commit{Snapshot: true, SnapshotID: catalog.NewSnapshotID(meta)}
 	for _, f := range cm.Files {
 		if len(f.Data) == 0 {
 			continue
@@ -167,6 +169,7 @@ func (c *Coordinator) change(v view, cm *Commit) (catalog.Commit, error) {
 		Sequence: meta.LastSequenceNumber() + 1,
 		Commit:   cm.ID,
 		Next:     maps.Clone(v.next),
+		Heads:    []int64{out.SnapshotID},
 	}
 	moved := []int32{}
 	for _, r := range cm.Ranges {
@@ -215,7 +218,7 @@ func snapshotOf(t *table.Table, cm *Commit) int64 {
 }
 
 // look reads the loaded table.
-func (c *Coordinator) look() (view, error) {
+func (c *Coordinator) look(ctx context.Context) (view, error) {
 	meta := c.table.Metadata()
 	if c.uuid != meta.TableUUID() && !invariant.Off("table-uuid") {
 		return view{}, fmt.Errorf("%w: its id was %s and is %s", errReplaced, c.uuid, meta.TableUUID())
@@ -223,16 +226,67 @@ func (c *Coordinator) look() (view, error) {
 	if err := CheckOwner(c.table, c.topic.Name); err != nil {
 		return view{}, err
 	}
-	v, err := look(meta, c.topic.ID, c.topic.Epoch, c.cfg.OnRewind)
+	v, err := look(snapshots{meta, nil}, c.topic.ID, c.topic.Epoch, c.cfg.OnRewind, c.heads)
+	if errors.Is(err, errExpired) {
+		past, pastErr := c.past(ctx)
+		if pastErr != nil {
+			return view{}, pastErr
+		}
+		v, err = look(snapshots{meta, past}, c.topic.ID, c.topic.Epoch, c.cfg.OnRewind, c.heads)
+	}
 	if err != nil {
 		return view{}, err
 	}
+	c.heads = heads{v.position.Commit, v.heads}
 	if c.own && !v.own {
 		return view{}, fmt.Errorf("%w: the table belongs to another topic of the name now, id %s", ErrFenced, v.position.Topic)
 	}
 	c.own = v.own
 	return v, nil
 }
+
+// past returns snapshots that have expired, from the earlier metadata files that the table still
+// has. One of a store that is away is asked for again.
+func (c *Coordinator) past(ctx context.Context) (map[int64]table.Snapshot, error) {
+	past := map[int64]table.Snapshot{}
+	p, _, err := ReadPosition(c.table.Properties())
+	if err != nil {
+		return nil, err
+	}
+	entries := slices.Collect(c.table.Metadata().PreviousFiles())
+	for attempt, i := 0, len(entries)-1; i >= max(0, len(entries)-maxPast); {
+		t, err := table.NewFromLocation(ctx, c.ident, entries[i].MetadataFile, c.table.FS, nil)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return past, nil // deleted, and so are those before it
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case err != nil && attempt < maxPastAttempts:
+			c.log.Warn("earlier metadata of the table, for its history: trying again", "file", entries[i].MetadataFile, "error", err)
+			if err := c.pause(ctx, attempt); err != nil {
+				return nil, err
+			}
+			attempt++
+			continue
+		case err != nil:
+			c.log.Warn("earlier metadata of the table cannot be read: what it knew of its history counts for nothing", "file", entries[i].MetadataFile, "error", err)
+			return past, nil
+		}
+		for _, s := range t.Metadata().Snapshots() {
+			past[s.SnapshotID] = s
+		}
+		if t.Metadata().LastSequenceNumber() <= p.Sequence {
+			break // as the last commit left the table, or before it
+		}
+		attempt, i = 0, i-1
+	}
+	return past, nil
+}
+
+const (
+	maxPast         = 100 // metadata files that are read for the history of a table, at most
+	maxPastAttempts = 5
+)
 
 // reload loads the table until it is known: an error of the catalog is waited out.
 func (c *Coordinator) reload(ctx context.Context) error {

@@ -23,8 +23,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/apache/iceberg-go"
@@ -105,11 +107,13 @@ type Coordinator struct {
 	table     *table.Table // as last loaded or committed; nil before there is one
 	uuid      uuid.UUID    // of the table that the files are for
 	own       bool         // the table has had a commit of this topic
+	heads     heads        // snapshots of it that hold the last data commit, as far as seen
 	commits   int
 	announced int     // schema that the workers know of
 	spec      int     // partition spec that they know of
 	fits      []int32 // writer schemas that the current table schema is known to hold
 	watch     watch
+	turns     *turns // of looks at idle tables; of all coordinators of a node, nil if there is one alone
 }
 
 // New returns a coordinator that has not begun. The metrics may be nil.
@@ -197,6 +201,9 @@ func (c *Coordinator) run(ctx context.Context) error {
 	var wake <-chan time.Time
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	idle := time.NewTimer(c.cfg.Lag)
+	defer idle.Stop()
+	turn := false // to glance at the table, when idle is over
 	for {
 		var step Step
 		select {
@@ -206,6 +213,20 @@ func (c *Coordinator) run(ctx context.Context) error {
 			step, err = c.handle(ctx, st, e)
 		case <-wake:
 			step = st.Tick(uuid.New(), time.Now())
+		case <-idle.C:
+			wait := time.Until(c.watch.lastCall().Add(c.cfg.Lag))
+			if wait > 0 {
+				turn = false
+			} else if !turn {
+				wait, turn = c.turns.next(time.Now()), true
+			}
+			if wait > 0 {
+				idle.Reset(wait)
+				continue
+			}
+			turn = false
+			step, err = c.glance(ctx, st)
+			idle.Reset(c.cfg.Lag)
 		}
 		c.watch.tell(func(h *Health, _ time.Time) { h.Waits(st.Waits()) })
 		if err == nil {
@@ -252,25 +273,11 @@ func (c *Coordinator) act(ctx context.Context, st *State, step *Step) error {
 		if err := c.append(ctx, step.Append...); err != nil {
 			return err
 		}
-		if meta := c.table.Metadata(); c.table.Schema().ID != c.announced || meta.DefaultPartitionSpec() != c.spec { // by another writer
-			c.fits = nil
-			return c.announce(ctx, st)
-		}
-		return nil
+		return c.announceChange(ctx, st)
 	case errors.Is(err, errMoved), errors.Is(err, errReplaced), errors.Is(err, errRewound), errors.Is(err, errLapsed):
 		c.log.Warn("commit is void: the workers begin again from the table", "commit_id", cm.ID, "error", err)
-		next, err := c.open(ctx)
-		if err != nil {
-			return err
-		}
-		st.Reset(next)
-		if c.table == nil {
-			if err := c.append(ctx, control.Began{Epoch: c.topic.Epoch, Table: c.uuid}); err != nil {
-				return err
-			}
-		}
-		*step = Step{}
-		return c.announce(ctx, st)
+		*step, err = c.restart(ctx, st)
+		return err
 	case errors.Is(err, ErrFenced), ctx.Err() != nil:
 		return err
 	}
@@ -279,6 +286,103 @@ func (c *Coordinator) act(ctx context.Context, st *State, step *Step) error {
 	c.log.Error("commit refused: its records wait and are tried again", "commit_id", cm.ID, "error", err)
 	*step = st.Failed(time.Now(), c.cfg.MaxBackoff)
 	return c.reload(ctx)
+}
+
+// restart begins again from the table, with the workers.
+func (c *Coordinator) restart(ctx context.Context, st *State) (Step, error) {
+	next, err := c.open(ctx)
+	if err != nil {
+		return Step{}, err
+	}
+	st.Reset(next)
+	if c.table == nil {
+		return Step{}, c.append(ctx, control.Began{Epoch: c.topic.Epoch, Table: c.uuid})
+	}
+	return Step{Wake: st.wake()}, c.announce(ctx, st)
+}
+
+// glance loads a table that had no call to its catalog for a while, so that it is noticed without
+// a record when the catalog is away, and when the table was dropped, replaced or rolled back.
+func (c *Coordinator) glance(ctx context.Context, st *State) (Step, error) {
+	step := Step{Wake: st.wake()}
+	within, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	t, err := c.catalog.Load(within, c.ident)
+	cancel()
+	dropped := errors.Is(err, catalog.ErrNoTable)
+	switch {
+	case c.table == nil, err != nil && !dropped: // the state of the table tells of the error
+		return step, nil
+	case dropped:
+		err = fmt.Errorf("%w: it was dropped", errReplaced)
+	default:
+		c.table = t
+		var v view
+		if v, err = c.look(ctx); err == nil && !maps.Equal(v.next, st.next) {
+			err = errMoved
+		}
+		if err == nil {
+			c.renew(ctx, v)
+		}
+	}
+	switch {
+	case errors.Is(err, ErrFenced), ctx.Err() != nil:
+		return step, err
+	case err != nil:
+		c.log.Warn("the table is not as it was left: the workers begin again from it", "error", err)
+		return c.restart(ctx, st)
+	}
+	return step, c.announceChange(ctx, st)
+}
+
+// renew has the table name snapshots that hold its last data commit, when those that it names
+// have expired. If that fails the next glance does it.
+func (c *Coordinator) renew(ctx context.Context, v view) {
+	for _, id := range v.position.Heads {
+		if c.table.SnapshotByID(id) != nil {
+			return
+		}
+	}
+	if len(v.heads) == 0 {
+		return
+	}
+	p := v.position
+	p.Heads = v.heads
+	t, err := c.catalog.Commit(ctx, c.table, catalog.Commit{Properties: iceberg.Properties{keyHeads: p.headsProperty()}})
+	if err != nil {
+		c.log.Info("snapshots that hold the last commit are not recorded: trying again later", "error", err)
+		return
+	}
+	c.table = t
+}
+
+// announceChange tells the workers of a schema or a partition spec that another writer set.
+func (c *Coordinator) announceChange(ctx context.Context, st *State) error {
+	if meta := c.table.Metadata(); c.table.Schema().ID == c.announced && meta.DefaultPartitionSpec() == c.spec {
+		return nil
+	}
+	c.fits = nil
+	return c.announce(ctx, st)
+}
+
+// turns spreads the glances at the tables of a node.
+type turns struct {
+	mu   sync.Mutex
+	free time.Time // guarded by mu; the next turn
+}
+
+// glancesPerSecond bounds what idle tables cost their catalogs, whatever their number.
+const glancesPerSecond = 20
+
+// next returns how long to wait for a turn, which is taken.
+func (t *turns) next(now time.Time) time.Duration {
+	if t == nil {
+		return 0
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at := later(now, t.free)
+	t.free = at.Add(time.Second / glancesPerSecond)
+	return at.Sub(now)
 }
 
 // handle folds an event into the State, or serves it.
@@ -364,7 +468,7 @@ func (c *Coordinator) open(ctx context.Context) (map[int32]int64, error) {
 		}
 		c.uuid = c.table.Metadata().TableUUID()
 		var v view
-		if v, err = c.look(); err == nil {
+		if v, err = c.look(ctx); err == nil {
 			c.metrics.paused.Set(0)
 			c.watch.show(c.table)
 			c.watch.tell(func(h *Health, now time.Time) { h.Begun(now); h.Filled(v.own) })
@@ -482,7 +586,7 @@ func (c *Coordinator) tryFit(ctx context.Context, v *parquetio.ValueSchema) (don
 		if err := c.reload(ctx); err != nil {
 			return false, err
 		}
-		_, err := c.look()
+		_, err := c.look(ctx)
 		return false, err
 	}
 	return false, err

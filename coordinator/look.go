@@ -24,8 +24,12 @@ var (
 	// topic of the same name.
 	ErrFenced = errors.New("fenced by a newer coordinator")
 
-	// errRewound says that main no longer descends from the last commit.
+	// errRewound says that main no longer descends from the last commit, or that nothing
+	// shows any more that it does.
 	errRewound = errors.New("table was rewound")
+
+	// errExpired says that look needs the snapshots that have expired.
+	errExpired = errors.New("snapshots have expired")
 )
 
 // A view is what a loaded table says to one coordinator.
@@ -35,11 +39,36 @@ type view struct {
 	next     map[int32]int64 // what the next commit continues, after policy
 	rewrite  bool            // the next commit sets every offset, not only those that move
 	accepted []span          // and records these
+	heads    []int64         // snapshots of the table that hold its last data commit, newest first
+}
+
+// heads are snapshots that hold a data commit.
+type heads struct {
+	commit uuid.UUID
+	ids    []int64
+}
+
+// snapshots are what a table has, and had.
+type snapshots struct {
+	table.Metadata
+	past map[int64]table.Snapshot // that have expired; nil if nobody has looked for them
+}
+
+// byID returns a snapshot, nil if nobody knows it.
+func (s snapshots) byID(id int64) *table.Snapshot {
+	if there := s.SnapshotByID(id); there != nil {
+		return there
+	}
+	if gone, ok := s.past[id]; ok {
+		return &gone
+	}
+	return nil
 }
 
 // look reads a table for the coordinator of topic in epoch. It decides by the loaded
-// metadata alone, and decides the same as often as it is asked.
-func look(meta table.Metadata, topic uuid.UUID, epoch int32, policy string) (view, error) {
+// metadata alone, and decides the same as often as it is asked; known are snapshots that
+// were seen to hold a data commit. It returns errExpired if past is nil and would help.
+func look(meta snapshots, topic uuid.UUID, epoch int32, policy string, known heads) (view, error) {
 	p, ok, err := ReadPosition(meta.Properties())
 	if err != nil {
 		return view{}, err
@@ -58,10 +87,14 @@ func look(meta table.Metadata, topic uuid.UUID, epoch int32, policy string) (vie
 		return view{}, fmt.Errorf("%w: the table was committed by epoch %d, this is epoch %d", ErrFenced, p.Epoch, epoch)
 	}
 	v := view{position: p, own: true, next: p.Next}
-	if descends(meta, p.Sequence) || invariant.Off("table-rewind") {
+	verdict := holds
+	if v.heads, verdict = descends(meta, p, known); verdict == holds || invariant.Off("table-rewind") {
 		return v, nil
 	}
 	reached, complete := ancestry(meta, topic)
+	if meta.past == nil && (verdict == untold || !complete) {
+		return view{}, errExpired
+	}
 	for i := range p.Next {
 		if _, ok := reached[i]; !ok && !complete && policy == RewindReplay {
 			return view{}, fmt.Errorf("%w, and where partition %d now ends was in a snapshot that has expired: set table.topic.on.rewind=accept, or drop the table to begin again", errRewound, i)
@@ -81,31 +114,75 @@ func look(meta table.Metadata, topic uuid.UUID, epoch int32, policy string) (vie
 			}
 		}
 	default:
+		if verdict == untold {
+			return view{}, fmt.Errorf("%w, or its history is lost: the snapshots between main and the last commit, snapshot sequence %d, have expired and nothing shows that main still holds it: see with 'tabletopic table verify --deep' whether rows are lost, then set table.topic.on.rewind=accept, or drop the table to begin again", errRewound, p.Sequence)
+		}
 		return view{}, fmt.Errorf("%w: main does not descend from the last commit, snapshot sequence %d: restore it, or set table.topic.on.rewind to replay or accept", errRewound, p.Sequence)
 	}
 	return v, nil
 }
 
-// descends reports whether main contains the snapshot of sequence. Where the ancestors of
-// main were expired above it, main contains it unless the snapshot is still there aside.
-func descends(meta table.Metadata, sequence int64) bool {
-	s := meta.CurrentSnapshot()
-	for s != nil && s.SequenceNumber > sequence {
-		if s.ParentSnapshotID == nil {
-			return false // a replaced table: its history begins anew
-		}
-		parent := meta.SnapshotByID(*s.ParentSnapshotID)
-		if parent == nil {
-			return !slices.ContainsFunc(meta.Snapshots(), func(o table.Snapshot) bool { return o.SequenceNumber == sequence })
-		}
-		s = parent
+// Whether main has the last data commit.
+type verdict int
+
+const (
+	holds  verdict = iota
+	lacks          // it was rolled back or replaced
+	untold         // what would tell has expired
+)
+
+// descends tells whether main holds the data commit of p, which the snapshots of p.Heads and
+// known do, and which snapshots of the table hold it. An expired snapshot is still known as the
+// parent of another.
+func descends(meta snapshots, p Position, known heads) (ids []int64, v verdict) {
+	held := map[int64]bool{}
+	for _, id := range p.Heads {
+		held[id] = true
 	}
-	return s != nil && s.SequenceNumber == sequence
+	if known.commit == p.Commit {
+		for _, id := range known.ids {
+			held[id] = true
+		}
+	}
+	path := map[int64]bool{}
+	for id := currentID(meta); ; {
+		s := meta.byID(id)
+		if held[id] || s != nil && s.SequenceNumber == p.Sequence {
+			held[id] = true
+			break
+		}
+		if s == nil && id != 0 && !invariant.Off("expired-is-no-proof") {
+			return nil, untold
+		}
+		if s == nil && id != 0 {
+			break
+		}
+		if s == nil || s.SequenceNumber < p.Sequence || s.ParentSnapshotID == nil {
+			return nil, lacks
+		}
+		path[id] = true
+		id = *s.ParentSnapshotID
+	}
+	all := meta.Snapshots()
+	for i := len(all) - 1; i >= 0; i-- {
+		if id := all[i].SnapshotID; held[id] || path[id] {
+			ids = append(ids, id)
+		}
+	}
+	return ids, holds
+}
+
+// currentID is 0 if the table has no snapshot.
+func currentID(meta table.Metadata) int64 {
+	if s := meta.CurrentSnapshot(); s != nil {
+		return s.SnapshotID
+	}
+	return 0
 }
 
 // ancestry returns how far main is by the summaries of its snapshots, and whether all of
 // them are there.
-func ancestry(meta table.Metadata, topic uuid.UUID) (reached map[int32]int64, complete bool) {
+func ancestry(meta snapshots, topic uuid.UUID) (reached map[int32]int64, complete bool) {
 	reached = map[int32]int64{}
 	for s := meta.CurrentSnapshot(); s != nil; {
 		if s.Summary != nil {
@@ -119,7 +196,7 @@ func ancestry(meta table.Metadata, topic uuid.UUID) (reached map[int32]int64, co
 		if s.ParentSnapshotID == nil {
 			return reached, true
 		}
-		s = meta.SnapshotByID(*s.ParentSnapshotID)
+		s = meta.byID(*s.ParentSnapshotID)
 		if s == nil {
 			return reached, false
 		}

@@ -33,6 +33,8 @@ type Manager struct {
 
 	mu           sync.Mutex
 	coordinators map[uuid.UUID]*Coordinator // guarded by mu; the last of each topic
+
+	turns turns
 }
 
 // SweepConfig says when data files that no commit took are deleted.
@@ -69,6 +71,7 @@ func Open(set *partition.Set, ctl *control.Topic, catalogs Catalogs, schemas Sch
 		if err != nil {
 			return nil, err
 		}
+		c.turns = &out.turns
 		out.mu.Lock()
 		out.coordinators[t.ID] = c
 		out.mu.Unlock()

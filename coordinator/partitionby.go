@@ -185,7 +185,7 @@ func (c *Coordinator) partition(ctx context.Context) error {
 		if err := c.reload(ctx); err != nil {
 			return err
 		}
-		if _, err := c.look(); err != nil {
+		if _, err := c.look(ctx); err != nil {
 			return err
 		}
 	}

@@ -314,3 +314,17 @@ func answerFor(r *rand.Rand, q control.Request, partitions int32) control.Answer
 	}
 	return a
 }
+
+// Idle tables take turns: however many there are, their catalogs are asked so often and no more.
+func TestTurnsBoundGlances(t *testing.T) {
+	var all turns
+	now := time.Unix(1000, 0)
+	for i := range 1000 {
+		if got, want := all.next(now), time.Duration(i)*time.Second/glancesPerSecond; got != want {
+			t.Fatalf("glance %d waits %s, want %s", i, got, want)
+		}
+	}
+	if got := all.next(now.Add(time.Hour)); got != 0 {
+		t.Errorf("a glance after an idle hour waits %s", got)
+	}
+}

@@ -25,6 +25,7 @@ type watch struct {
 	mu     sync.Mutex
 	health Health       // guarded by mu
 	table  *table.Table // guarded by mu
+	called time.Time    // guarded by mu; when the last call to the catalog ended
 }
 
 func (w *watch) tell(fn func(h *Health, now time.Time)) {
@@ -37,6 +38,13 @@ func (w *watch) show(t *table.Table) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.table = t
+}
+
+// lastCall returns when the last call to the catalog ended.
+func (w *watch) lastCall() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.called
 }
 
 // Status returns how the table is. It answers also while the coordinator waits for something.
@@ -90,7 +98,10 @@ func (w *watched) call(fn func() error) {
 		err = nil
 	}
 	w.up(err == nil)
-	w.watch.tell(func(h *Health, now time.Time) { h.Answered(err, now) })
+	w.watch.tell(func(h *Health, now time.Time) {
+		h.Answered(err, now)
+		w.watch.called = now
+	})
 }
 
 // Load implements catalog.Catalog.

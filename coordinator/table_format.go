@@ -26,6 +26,7 @@ import (
 //	tabletopic.offsets.N   next offsets of the partitions 128 N to 128 N + 127
 //	tabletopic.totals.N    what all commits have done, see totals_format.go
 //	tabletopic.lost.N      offsets of which no commit tells, see there
+//	tabletopic.heads       snapshots that hold the last data commit, see heads_format.go
 //	tabletopic.mapping     version of the type mapping, see package parquetio
 //	tabletopic.probe       "ok" after the catalog proved that it keeps properties
 //
@@ -85,6 +86,7 @@ type Position struct {
 	Next     map[int32]int64 // by partition; absent if none was begun
 	Totals   map[int32]Total // by partition; absent if not counted yet
 	Lost     []LostSpan
+	Heads    []int64 // ids of snapshots that hold that commit; none of a table that an earlier release committed
 }
 
 // ReadPosition returns the position of a table, and false if it never had a data commit.
@@ -112,6 +114,9 @@ func ReadPosition(props iceberg.Properties) (Position, bool, error) {
 		}
 	}
 	if err := p.readTotals(props); err != nil {
+		return Position{}, false, err
+	}
+	if err := p.readHeads(props); err != nil {
 		return Position{}, false, err
 	}
 	return p, true, nil
@@ -218,6 +223,9 @@ func fields(value string, n int) ([]string, error) {
 // offsets of the chunks that hold one of the moved partitions, or all if moved is nil.
 func (p Position) properties(moved []int32) iceberg.Properties {
 	props := iceberg.Properties{keyState: string(appendState(nil, p))}
+	if len(p.Heads) > 0 {
+		props[keyHeads] = p.headsProperty()
+	}
 	if moved == nil {
 		moved = slices.Collect(maps.Keys(p.Next))
 	}
@@ -348,6 +356,9 @@ func DumpProperties(w io.Writer, props iceberg.Properties) error {
 	if ok {
 		fmt.Fprintf(w, "table of topic %q, id %s\n", props[keyTopic], p.Topic)
 		fmt.Fprintf(w, "last commit %s, epoch %d, snapshot sequence %d\n", p.Commit, p.Epoch, p.Sequence)
+		if len(p.Heads) > 0 {
+			fmt.Fprintf(w, "snapshots that hold it: %d\n", p.Heads)
+		}
 		for _, i := range slices.Sorted(maps.Keys(p.Next)) {
 			fmt.Fprintf(w, "partition %d: next offset %d\n", i, p.Next[i])
 		}
