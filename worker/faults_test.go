@@ -800,7 +800,6 @@ func TestWaitingCommitKeepsItsFilesNamed(t *testing.T) {
 // more: the sweep may have them. The next round takes what the workers have then.
 func TestCommitIsVoidWhenItsFilesCannotBeNamed(t *testing.T) {
 	p := newPath(t, 1)
-	p.limit = 5 * time.Second
 	p.cfg.Grace = 200 * time.Millisecond
 	var answered atomic.Bool
 	var rounds atomic.Int32
@@ -833,7 +832,6 @@ func TestCommitIsVoidWhenItsFilesCannotBeNamed(t *testing.T) {
 // converts their records again, and names the files once more, for the sweep.
 func TestWorkerGivesUpFilesThatCannotBeNamed(t *testing.T) {
 	p := newPath(t, 1)
-	p.limit = 5 * time.Second
 	p.worker.Grace = 200 * time.Millisecond
 	var mu sync.Mutex
 	entries := map[string]int{}
