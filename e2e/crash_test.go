@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	icebergrest "github.com/apache/iceberg-go/catalog/rest"
 	"github.com/hamba/avro/v2"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -115,9 +116,9 @@ func TestKillNine(t *testing.T) {
 		if out, code := s.cli("", "table", "verify", "events", "--deep"); code != 0 {
 			t.Fatalf("exit %d\n%s", code, out)
 		}
-		removeDataFile(t, s)
-		if out, code := s.cli("", "table", "verify", "events", "--deep"); code != 1 || !strings.Contains(out, ".parquet") {
-			t.Errorf("with a data file taken away: exit %d\n%s", code, out)
+		name := removeDataFile(t, s)
+		if out, code := s.cli("", "table", "verify", "events", "--deep"); code != 1 || !strings.Contains(out, name) {
+			t.Errorf("with data file %s taken away: exit %d\n%s", name, code, out)
 		}
 	})
 	t.Logf("%d rounds, %d acknowledged, %d in the log", rounds, len(acked.places), len(log))
@@ -363,21 +364,27 @@ func sourceOf(t testing.TB, r *kgo.Record) (p place) {
 	return p
 }
 
-func removeDataFile(t testing.TB, s *server) {
+// removeDataFile takes away a file that the table events names, not one that a killed server
+// left, and returns its name.
+func removeDataFile(t testing.TB, s *server) string {
 	t.Helper()
-	var files []string
-	err := filepath.WalkDir(filepath.Join(s.data, "objects", "warehouse"), func(path string, _ os.DirEntry, err error) error {
-		if err == nil && strings.HasSuffix(path, ".parquet") {
-			files = append(files, path)
-		}
-		return err
-	})
+	cat, err := icebergrest.NewCatalog(context.Background(), "ours", s.catalogURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tab, err := cat.LoadTable(context.Background(), []string{"default", "events"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := tab.Scan().PlanFiles(context.Background())
 	if err != nil || len(files) == 0 {
 		t.Fatalf("%d data files, %v", len(files), err)
 	}
-	if err := os.Remove(files[len(files)/2]); err != nil {
+	name := files[len(files)/2].File.FilePath()
+	if err := os.Remove(strings.TrimPrefix(name, "file://")); err != nil {
 		t.Fatal(err)
 	}
+	return filepath.Base(name)
 }
 
 // Two processes run under one node id on one store: the second serves; the first
