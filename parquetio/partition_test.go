@@ -63,7 +63,7 @@ func typedValues() map[string][]typedValue {
 }
 
 // Partition values are those of iceberg-go's transforms, before 1970 too, null where the
-// column is null, and survive the way through a manifest entry (E87).
+// column is null, and survive the way through a manifest entry.
 func TestTransformsAreThoseOfIceberg(t *testing.T) {
 	transforms := []iceberg.Transform{iceberg.IdentityTransform{}, iceberg.YearTransform{}, iceberg.MonthTransform{}, iceberg.DayTransform{}, iceberg.HourTransform{},
 		iceberg.BucketTransform{NumBuckets: 7}, iceberg.BucketTransform{NumBuckets: 1 << 20}, iceberg.TruncateTransform{Width: 3}, iceberg.TruncateTransform{Width: 1000}, iceberg.VoidTransform{}}

@@ -13,7 +13,7 @@ import (
 )
 
 // A column of few distinct texts takes about what it takes in a file by Arrow's C++ writer with
-// the same compression, dictionary included: at most a tenth more (E88).
+// the same compression, dictionary included: at most a tenth more.
 func TestSizeOfRepeatedTexts(t *testing.T) {
 	python := lab.Path(t, "python", "venv", "bin", "python")
 	value, err := ParseAvro(one(`"string"`))

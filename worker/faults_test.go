@@ -24,7 +24,7 @@ import (
 	"github.com/tabletopic/tabletopic/record"
 )
 
-// Whatever a commit's answer is, each record is in the table once (A2, A4, A6, A16).
+// Whatever a commit's answer is, each record is in the table once.
 func TestEachRecordOnceWhateverTheCatalogAnswers(t *testing.T) {
 	p := newPath(t, 2)
 	r := rand.New(rand.NewPCG(7, 0))
@@ -37,7 +37,7 @@ func TestEachRecordOnceWhateverTheCatalogAnswers(t *testing.T) {
 	p.exact(320, 0)
 }
 
-// A process that dies at any moment of a commit loses nothing and doubles nothing (A2, A5).
+// A process that dies at any moment of a commit loses nothing and doubles nothing.
 func TestCrashAtAnyMomentOfACommit(t *testing.T) {
 	p := newPath(t, 2)
 	for round := range 12 {
@@ -81,7 +81,7 @@ func (p *path) foreignCommit() {
 	}
 }
 
-// Another writer that commits all the time delays our commits and does not stop them (A16).
+// Another writer that commits all the time delays our commits and does not stop them.
 func TestForeignCommitsDoNotStopOurs(t *testing.T) {
 	p := newPath(t, 1)
 	p.catalog.fault = func(n int) fault {
@@ -98,7 +98,7 @@ func TestForeignCommitsDoNotStopOurs(t *testing.T) {
 	p.exact(25, 0)
 }
 
-// A coordinator that was replaced is stopped by the table, whatever it still believes (A1, A3).
+// A coordinator that was replaced is stopped by the table, whatever it still believes.
 func TestZombieCoordinatorIsFenced(t *testing.T) {
 	p := newPath(t, 1)
 	p.start()
@@ -200,7 +200,7 @@ func TestCommitContinuesTheTable(t *testing.T) {
 	p.exact(10, 0)
 }
 
-// While the catalog is away the log goes on; after, everything is in the table once (A9, I3).
+// While the catalog is away the log goes on; after, everything is in the table once.
 func TestCatalogAway(t *testing.T) {
 	p := newPath(t, 2)
 	p.start()
@@ -232,7 +232,7 @@ func TestStoreFails(t *testing.T) {
 }
 
 // Records that cannot be decoded become dead letters with their cause and position, and
-// their neighbours rows (C59); a tombstone is a row (C63).
+// their neighbours rows; a tombstone is a row.
 func TestBadRecordsBecomeDeadLetters(t *testing.T) {
 	p := newPath(t, 1)
 	p.start()
@@ -338,7 +338,7 @@ func TestLettersAreDurableBeforeTheAnswer(t *testing.T) {
 	p.exact(1, 1)
 }
 
-// While the registry is away the partition waits: nothing becomes a dead letter (C66).
+// While the registry is away the partition waits: nothing becomes a dead letter.
 func TestRegistryAwayMakesNoDeadLetters(t *testing.T) {
 	p := newPath(t, 2)
 	real := p.lookup
@@ -388,7 +388,7 @@ func TestColumnIsAskedForAgain(t *testing.T) {
 
 const wideSchema = `{"type":"record","name":"Event","fields":[{"name":"id","type":"long"},{"name":"extra","type":["null","string"],"default":null},{"name":"name","type":["null","string"],"default":null}]}`
 
-// A new field of a writer becomes a column, versions may alternate, and one file holds them all (B27).
+// A new field of a writer becomes a column, versions may alternate, and one file holds them all.
 func TestSchemaEvolvesInMidStream(t *testing.T) {
 	p := newPath(t, 2)
 	p.mu.Lock()
@@ -428,7 +428,7 @@ func TestIncompatibleSchema(t *testing.T) {
 	}
 }
 
-// A topic that was deleted and made again begins its own offsets in the table (A7).
+// A topic that was deleted and made again begins its own offsets in the table.
 func TestNewIncarnationOfATopic(t *testing.T) {
 	p := newPath(t, 1)
 	p.start()
@@ -445,7 +445,7 @@ func TestNewIncarnationOfATopic(t *testing.T) {
 	}
 }
 
-// A table that was dropped and made again gets no file that was meant for the old one (A11).
+// A table that was dropped and made again gets no file that was meant for the old one.
 func TestTableReplacedWhileFilesWait(t *testing.T) {
 	p := newPath(t, 1)
 	v, err := parquetio.ParseAvro(wideSchema)
@@ -479,8 +479,8 @@ func TestTableReplacedWhileFilesWait(t *testing.T) {
 	p.exact(20, 0)
 }
 
-// Existing data is taken from the log's start when the table is switched on (A22), and what
-// retention had removed before the table had it is a recorded gap (A23).
+// Existing data is taken from the log's start when the table is switched on, and what
+// retention had removed before the table had it is a recorded gap.
 func TestBackfillAndGap(t *testing.T) {
 	p := newPath(t, 1)
 	p.produce(50)

@@ -108,7 +108,7 @@ func TestPartitionsChangeOnALiveTopic(t *testing.T) {
 }
 
 // Partitions that another writer changes between our commits hold from the next file on, and
-// files that were on their way keep their own (E87: void transforms among them).
+// files that were on their way keep their own, void transforms among them.
 func TestPartitionsOfAnotherWriter(t *testing.T) {
 	p := newPath(t, 1)
 	change := func(fields ...iceberg.PartitionField) {

@@ -106,7 +106,7 @@ func writePartitioned(t *testing.T, c *catalogsql.Catalog, locator catalog.Locat
 }
 
 // Engines that skip files by partition find each row of a partitioned table by its long text
-// and by its time, before 1970 too, and where a partition field is void (E77, E87).
+// and by its time, before 1970 too, and where a partition field is void.
 func TestEnginesFindRowsByPartition(t *testing.T) {
 	python := lab.Path(t, "python", "venv", "bin", "python")
 	lab.Path(t, "duckdb", "venv")
