@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/apache/iceberg-go/table"
@@ -161,5 +162,104 @@ func (p *path) expireToOne() {
 	}
 	if _, err := p.catalog.Catalog.(*catalogsql.Catalog).CommitTable(context.Background(), p.ident(), nil, []table.Update{table.NewRemoveSnapshotsUpdate(old, false)}); err != nil {
 		p.t.Fatal(err)
+	}
+}
+
+// Events of the control log that come again, at once or late, make no record come twice and
+// none stay away: a request, an answer or a word of a commit counts for its own round alone.
+func TestControlEventsComeAgain(t *testing.T) {
+	for seed := range uint64(3) {
+		p := newPath(t, 2)
+		r := rand.New(rand.NewPCG(seed, 0))
+		var rows int64
+		produce := func() {
+			p.produce(5)
+			rows += 10
+		}
+		var said []control.Event // once each
+		again := func() {
+			all := p.control.All(p.topic)
+			from := r.IntN(1 + len(all))
+			said = append(said, all[from:min(len(all), from+20)]...)
+			if err := p.control.Append(t.Context(), p.topic, said[max(0, len(said)-40):]...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 2 { // the second hears what was said to the first
+			p.start()
+			for range 6 {
+				produce()
+				if r.IntN(2) == 0 {
+					p.committed()
+				}
+				again()
+				produce()
+				p.committed()
+			}
+			again()
+			p.crash()
+		}
+		p.start()
+		produce()
+		p.committed()
+		p.crash()
+		p.exact(rows, 0)
+	}
+}
+
+// A commit whose answer was lost is not made again when its coordinator comes back, though all
+// of its files have been compacted into others meanwhile, and its snapshot has expired.
+func TestCompactionHidesNoCommit(t *testing.T) {
+	p := newPath(t, 2)
+	for round := range int64(3) {
+		p.start()
+		for range 2 {
+			p.produce(5)
+			p.committed()
+		}
+		p.crash()
+		landed := make(chan struct{}, 100)
+		p.catalog.mu.Lock()
+		p.catalog.fault = func(int) fault {
+			landed <- struct{}{}
+			return faultApplied
+		}
+		p.catalog.mu.Unlock()
+		p.start()
+		p.produce(5)
+		<-landed
+		p.crash()
+		p.catalog.mu.Lock()
+		p.catalog.fault = nil
+		p.catalog.mu.Unlock()
+		p.compact()
+		if round > 0 {
+			p.expireToOne()
+		}
+		p.start()
+		p.produce(5)
+		p.committed()
+		p.crash()
+		p.exact(40*(round+1), 0)
+	}
+}
+
+// compact replaces all data files by one, as engines do.
+func (p *path) compact() {
+	p.t.Helper()
+	tab, err := p.load()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	tasks, err := tab.Scan().PlanFiles(p.t.Context())
+	if err != nil || len(tasks) < 2 {
+		p.t.Fatalf("%d files, error %v", len(tasks), err)
+	}
+	p.foreign(func(tx *table.Transaction) error {
+		_, err := tx.RewriteDataFiles(p.t.Context(), []table.CompactionTaskGroup{{Tasks: tasks}}, table.RewriteDataFilesOptions{})
+		return err
+	})
+	if tab, err = p.load(); err != nil || tab.CurrentSnapshot().Summary.Operation != table.OpReplace || len(planned(p.t, tab)) >= len(tasks) {
+		p.t.Fatalf("snapshot %v, error %v; want fewer than %d files", tab.CurrentSnapshot(), err, len(tasks))
 	}
 }

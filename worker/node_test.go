@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/binary"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -261,6 +262,50 @@ func TestNodeSwitchesTableOnAndOff(t *testing.T) {
 		}
 	}
 	l.stop()
+}
+
+// What retention took while the table was switched off is a recorded gap when it is switched
+// on again, and the records that the log still has become rows.
+func TestRetentionWhileTheTableIsOff(t *testing.T) {
+	m := newMachine(t)
+	l := m.start()
+	defer l.stop()
+	if _, err := l.set.CreateTopic(t.Context(), metadata.NewTopic{Name: "events", Partitions: 1}); err != nil {
+		t.Fatal(err)
+	}
+	set := func(enable string) {
+		t.Helper()
+		if _, err := l.set.AlterConfig(t.Context(), "events", map[string]string{"table.topic.enable": enable, "table.topic.target.lag.ms": "20"}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	append := func(n int) {
+		t.Helper()
+		for range n {
+			if err := l.append(0, event(t, 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	set("true")
+	append(3)
+	l.caughtUp()
+	set("false")
+	append(5)
+	p, err := l.set.Partition("events", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.DeleteRecords(t.Context(), 6); err != nil {
+		t.Fatal(err)
+	}
+	append(1)
+	set("true")
+	tab := l.caughtUp()
+	want := coordinator.LostSpan{Partition: 0, Start: 3, End: 6, Reason: coordinator.LostRetention}
+	if r := l.verify(tab); !r.OK || r.Partitions[0].Rows != 6 || !slices.Equal(r.Partitions[0].GapRanges, []coordinator.LostSpan{want}) {
+		t.Errorf("report %+v, want 6 rows and the gap %+v", r, want)
+	}
 }
 
 // A topic that is deleted leaves no worker behind; the next of its name begins its own.

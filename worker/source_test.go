@@ -1,11 +1,13 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
 	"testing"
 
+	"github.com/tabletopic/tabletopic/partition"
 	"github.com/tabletopic/tabletopic/record"
 )
 
@@ -160,4 +162,100 @@ func (d *memoryLetters) all(partition int32) []Letter {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.letters[partition])
+}
+
+// batchLog is a partition of given batches, of which some are of aborted transactions.
+type batchLog struct {
+	batches []record.Batch
+	aborted map[partition.AbortedTransaction]int64 // and the offsets of their markers
+}
+
+// add appends a batch of n records of a producer; a marker if n is 0.
+func (l *batchLog) add(t *testing.T, producer int64, transactional bool, n int, marker byte) {
+	t.Helper()
+	o := record.BatchOptions{Idempotent: true, ProducerID: producer, Transactional: transactional}
+	records := make([]record.Record, n)
+	if n == 0 {
+		o.Control = true
+		records = []record.Record{{Key: []byte{0, 0, 0, marker}, Value: make([]byte, 6)}}
+	}
+	b, err := record.AppendBatch(nil, o, records)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record.Batch(b).SetBaseOffset(l.end())
+	l.batches = append(l.batches, record.Batch(b))
+}
+
+func (l *batchLog) end() int64 {
+	if len(l.batches) == 0 {
+		return 0
+	}
+	return l.batches[len(l.batches)-1].NextOffset()
+}
+
+func (l *batchLog) Offsets() partition.Offsets {
+	return partition.Offsets{HighWatermark: l.end(), LastStable: l.end()}
+}
+
+// Read gives two batches at a time, with the aborted transactions that have records among them.
+func (l *batchLog) Read(_ context.Context, from int64, _ int, _ partition.Isolation) (r partition.ReadResult, err error) {
+	for _, b := range l.batches {
+		if b.NextOffset() > from && len(r.Batches) < 2 {
+			r.Batches = append(r.Batches, b)
+		}
+	}
+	if len(r.Batches) == 0 {
+		return r, nil
+	}
+	first, last := r.Batches[0].BaseOffset(), r.Batches[len(r.Batches)-1].LastOffset()
+	for a, marker := range l.aborted {
+		if a.FirstOffset <= last && first <= marker {
+			r.Aborted = append(r.Aborted, a)
+		}
+	}
+	slices.SortFunc(r.Aborted, func(a, b partition.AbortedTransaction) int { return cmp.Compare(a.FirstOffset, b.FirstOffset) })
+	return r, nil
+}
+
+// Records of aborted transactions, and markers, are passed over, wherever a read begins and
+// whatever other producers have written between.
+func TestAbortedRecordsAndMarkersArePassedOver(t *testing.T) {
+	const abort, commit = 0, 1
+	l := &batchLog{}
+	l.add(t, 1, true, 2, 0) // 0, 1: aborted
+	l.add(t, 2, true, 1, 0) // 2: committed
+	l.add(t, 3, false, 1, 0)
+	l.add(t, 1, true, 1, 0)      // 4: aborted
+	l.add(t, 2, true, 0, commit) // 5
+	l.add(t, 1, true, 0, abort)  // 6
+	l.add(t, 1, true, 1, 0)      // 7: the next transaction of the producer, committed
+	l.add(t, 2, true, 1, 0)      // 8: aborted
+	l.add(t, 1, true, 0, commit) // 9
+	l.add(t, 2, true, 0, abort)  // 10
+	l.add(t, 3, false, 1, 0)
+	l.aborted = map[partition.AbortedTransaction]int64{{ProducerID: 1, FirstOffset: 0}: 6, {ProducerID: 2, FirstOffset: 8}: 10}
+	for from := range l.end() {
+		var got, want []int64
+		for _, o := range []int64{2, 3, 7, 11} {
+			if o >= from {
+				want = append(want, o)
+			}
+		}
+		for at := from; at < l.end(); {
+			batches, next, err := Committed{l}.Read(t.Context(), at, 1<<20)
+			if err != nil || next <= at {
+				t.Fatalf("read at %d: %d, %v", at, next, err)
+			}
+			for _, b := range batches {
+				for o := b.BaseOffset(); o < b.NextOffset(); o++ {
+					got = append(got, o)
+				}
+			}
+			at = next
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("from %d: offsets %v, want %v", from, got, want)
+		}
+	}
 }

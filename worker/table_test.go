@@ -271,11 +271,21 @@ func (p *path) exact(rows, dead int64) {
 // faultyCatalog makes commits of data fail as a real catalog's do.
 type faultyCatalog struct {
 	catalog.Catalog
-	mu     sync.Mutex
-	fault  func(n int) fault // guarded by mu; of the nth data commit
-	n      int               // guarded by mu
-	away   atomic.Bool
-	forget atomic.Bool // drops properties
+	mu      sync.Mutex
+	fault   func(n int) fault // guarded by mu; of the nth data commit
+	n       int               // guarded by mu
+	away    atomic.Bool
+	refused atomic.Int64 // calls, because it was away
+	forget  atomic.Bool  // drops properties
+}
+
+// asked returns an error while the catalog is away.
+func (c *faultyCatalog) asked() error {
+	if !c.away.Load() {
+		return nil
+	}
+	c.refused.Add(1)
+	return errAway
 }
 
 type fault int
@@ -291,15 +301,15 @@ const (
 var errAway = errors.New("catalog is away")
 
 func (c *faultyCatalog) Load(ctx context.Context, id table.Identifier) (*table.Table, error) {
-	if c.away.Load() {
-		return nil, errAway
+	if err := c.asked(); err != nil {
+		return nil, err
 	}
 	return c.Catalog.Load(ctx, id)
 }
 
 func (c *faultyCatalog) Create(ctx context.Context, id table.Identifier, s *iceberg.Schema, props iceberg.Properties) (*table.Table, error) {
-	if c.away.Load() {
-		return nil, errAway
+	if err := c.asked(); err != nil {
+		return nil, err
 	}
 	if c.forget.Load() {
 		props = nil
@@ -308,8 +318,8 @@ func (c *faultyCatalog) Create(ctx context.Context, id table.Identifier, s *iceb
 }
 
 func (c *faultyCatalog) Commit(ctx context.Context, base *table.Table, change catalog.Commit) (*table.Table, error) {
-	if c.away.Load() {
-		return nil, fmt.Errorf("%w: %w", catalog.ErrCommitUnknown, errAway)
+	if err := c.asked(); err != nil {
+		return nil, fmt.Errorf("%w: %w", catalog.ErrCommitUnknown, err)
 	}
 	if c.forget.Load() && change.Schema == nil && !change.Snapshot {
 		return base, nil
