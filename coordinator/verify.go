@@ -5,9 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math/bits"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/apache/iceberg-go/table"
@@ -28,7 +26,7 @@ type LogReader interface {
 
 // Verification is what Verify compares, and how.
 type Verification struct {
-	Topic       Topic
+	Topic       Topic // with the number of its partitions: rows that name others are of other writers
 	KafkaColumn string
 	Locator     catalog.Locator
 	Logs        map[int32]LogReader // the partitions to verify
@@ -57,7 +55,7 @@ type Report struct {
 	Table      string            `json:"table"`
 	Snapshot   int64             `json:"snapshot"`
 	Deep       bool              `json:"deep"`
-	OK         bool              `json:"ok"`
+	OK         bool              `json:"ok"` // no difference, in the partitions that are verified
 	Files      int64             `json:"files"`
 	Records    int64             `json:"records"` // that the files have by the manifests, before deletes
 	Partitions []PartitionReport `json:"partitions"`
@@ -69,8 +67,8 @@ type Report struct {
 	Foreign      []ForeignFile `json:"foreign,omitempty"`
 	Deletes      int           `json:"delete_files"` // of other writers; they are applied
 	Missing      []string      `json:"missing_files,omitempty"`
-	Broken       []string      `json:"broken_files,omitempty"` // with the reason
-	Unverified   []int32       `json:"unverified_partitions,omitempty"`
+	Broken       []string      `json:"broken_files,omitempty"`          // with the reason
+	Unverified   []int32       `json:"unverified_partitions,omitempty"` // that nobody answers for
 	MissingCount int64         `json:"missing"`
 	BrokenCount  int64         `json:"broken"`
 }
@@ -124,6 +122,7 @@ type verifier struct {
 	rows     map[int32]*offsetSet      // in the table
 	deleted  map[int32]*offsetSet      // in files, and deleted by others
 	extra    map[int32]int64           // rows too many
+	beyond   map[int32]int64           // rows of offsets that the table says it does not hold
 	examples map[int32][]string
 	report   *Report
 	progress Progress
@@ -141,7 +140,7 @@ func Verify(ctx context.Context, t *table.Table, in Verification) (*Report, erro
 	}
 	v := &verifier{
 		Verification: in, table: t, position: pos, ranges: map[int32][]control.Range{},
-		rows: map[int32]*offsetSet{}, deleted: map[int32]*offsetSet{}, extra: map[int32]int64{}, examples: map[int32][]string{},
+		rows: map[int32]*offsetSet{}, deleted: map[int32]*offsetSet{}, extra: map[int32]int64{}, beyond: map[int32]int64{}, examples: map[int32][]string{},
 		report: &Report{Topic: in.Topic.Name, Table: strings.Join(t.Identifier(), "."), Deep: in.Deep},
 	}
 	if err := v.history(); err != nil {
@@ -172,12 +171,12 @@ func Verify(ctx context.Context, t *table.Table, in Verification) (*Report, erro
 func (v *verifier) history() error {
 	meta := v.table.Metadata()
 	v.lost = slices.Clone(v.position.Lost)
+	if s := meta.CurrentSnapshot(); s != nil && s.Summary != nil {
+		v.report.Snapshot = s.SnapshotID
+		v.report.Files = int64(s.Summary.Properties.GetInt("total-data-files", 0))
+		v.report.Records = int64(s.Summary.Properties.GetInt("total-records", 0))
+	}
 	for s := meta.CurrentSnapshot(); s != nil; {
-		if s.SnapshotID == meta.CurrentSnapshot().SnapshotID && s.Summary != nil {
-			v.report.Snapshot = s.SnapshotID
-			v.report.Files, _ = strconv.ParseInt(s.Summary.Properties["total-data-files"], 10, 64)
-			v.report.Records, _ = strconv.ParseInt(s.Summary.Properties["total-records"], 10, 64)
-		}
 		if s.Summary != nil {
 			sum, ok, err := ReadSummary(s.Summary.Properties)
 			if err != nil {
@@ -438,81 +437,4 @@ func (c *counter) unexplained(from, to int64) int64 {
 		n -= c.records(max(from, x.Start), min(to, x.End))
 	}
 	return n
-}
-
-// offsetSet is a set of offsets, a bit each where they are dense.
-type offsetSet struct {
-	pages map[int64]*[1024]uint64
-	count int64
-}
-
-// add returns false if o was there.
-func (s *offsetSet) add(o int64) bool {
-	page := s.pages[o>>16]
-	if page == nil {
-		if s.pages == nil {
-			s.pages = map[int64]*[1024]uint64{}
-		}
-		page = new([1024]uint64)
-		s.pages[o>>16] = page
-	}
-	word, bit := &page[o>>6&1023], uint64(1)<<(o&63)
-	if *word&bit != 0 {
-		return false
-	}
-	*word |= bit
-	s.count++
-	return true
-}
-
-func (s *offsetSet) has(o int64) bool {
-	page := s.pages[o>>16]
-	return page != nil && page[o>>6&1023]&(1<<(o&63)) != 0
-}
-
-// from counts the offsets of o and above.
-func (s *offsetSet) from(o int64) (n int64) {
-	for i, page := range s.pages {
-		if i < o>>16 {
-			continue
-		}
-		for j, word := range page {
-			if base := i<<16 | int64(j)<<6; base+64 <= o {
-				continue
-			} else if base < o {
-				word &= ^uint64(0) << (o - base)
-			}
-			n += int64(bits.OnesCount64(word))
-		}
-	}
-	return n
-}
-
-// remove takes o out.
-func (s *offsetSet) remove(o int64) {
-	if s.has(o) {
-		s.pages[o>>16][o>>6&1023] &^= 1 << (o & 63)
-		s.count--
-	}
-}
-
-// each calls fn with every offset, in order.
-func (s *offsetSet) each(fn func(o int64)) {
-	for _, i := range slices.Sorted(maps.Keys(s.pages)) {
-		for j, word := range s.pages[i] {
-			for ; word != 0; word &= word - 1 {
-				fn(i<<16 | int64(j)<<6 | int64(bits.TrailingZeros64(word)))
-			}
-		}
-	}
-}
-
-// setOf returns the set of a partition, and makes it.
-func setOf(sets map[int32]*offsetSet, partition int32) *offsetSet {
-	s := sets[partition]
-	if s == nil {
-		s = &offsetSet{}
-		sets[partition] = s
-	}
-	return s
 }

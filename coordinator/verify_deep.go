@@ -83,11 +83,22 @@ type deepReader struct {
 	partition, offset int // field ids
 }
 
-// origin is where a row comes from; not valid if it does not say.
+// origin is where a row comes from.
 type origin struct {
 	partition int32
 	offset    int64
-	valid     bool
+	valid     bool // it says so, and that is a place in the topic
+}
+
+// at returns the origin that a row names.
+func (d *deepReader) at(partition int32, offset int64, named bool) origin {
+	return origin{partition, offset, named && partition >= 0 && partition < d.Topic.Partitions && offset >= 0}
+}
+
+// held reports whether the table says that it holds the origin of a row, in a partition that is
+// verified. Only such are remembered one by one: what other writers name has no bound.
+func (d *deepReader) held(o origin) bool {
+	return o.valid && d.Logs[o.partition] != nil && o.offset < d.position.Next[o.partition]
 }
 
 // task reads one data file, and what others have deleted of it.
@@ -116,7 +127,7 @@ func (d *deepReader) task(ctx context.Context, task table.FileScanTask) error {
 	}
 	all := map[int32]*offsetSet{}
 	if err := d.file(ctx, df, func(o origin) error {
-		if o.valid {
+		if d.held(o) {
 			setOf(all, o.partition).add(o.offset)
 		}
 		return nil
@@ -128,7 +139,9 @@ func (d *deepReader) task(ctx context.Context, task table.FileScanTask) error {
 			foreign++
 			return
 		}
-		setOf(all, o.partition).remove(o.offset)
+		if d.held(o) {
+			setOf(all, o.partition).remove(o.offset)
+		}
 		d.live(o, df)
 	})
 	for p, set := range all {
@@ -139,6 +152,10 @@ func (d *deepReader) task(ctx context.Context, task table.FileScanTask) error {
 
 // live notes a row of the table.
 func (d *deepReader) live(o origin, df iceberg.DataFile) {
+	if !d.held(o) {
+		d.beyond[o.partition]++
+		return
+	}
 	if !setOf(d.rows, o.partition).add(o.offset) {
 		d.extra[o.partition]++
 		d.example(o.partition, "offset %d is in more than one row, again in %s", o.offset, df.FilePath())
@@ -203,7 +220,7 @@ func (d *deepReader) undeleted(ctx context.Context, task table.FileScanTask, fn 
 		if err != nil {
 			return err
 		}
-		err := eachOrigin(b, fn)
+		err := d.eachOrigin(b, fn)
 		b.Release()
 		if err != nil {
 			return err
@@ -221,7 +238,7 @@ func (f formatNamed) FileFormat() iceberg.FileFormat {
 }
 
 // eachOrigin reads a batch of the Kafka column alone.
-func eachOrigin(b arrow.RecordBatch, fn func(origin)) error {
+func (d *deepReader) eachOrigin(b arrow.RecordBatch, fn func(origin)) error {
 	if b.NumCols() == 0 {
 		return errors.New("scan gave no Kafka column")
 	}
@@ -235,11 +252,7 @@ func eachOrigin(b arrow.RecordBatch, fn func(origin)) error {
 		return fmt.Errorf("scan gave a %s for the Kafka column", kafka.DataType())
 	}
 	for i := range kafka.Len() {
-		o := origin{valid: kafka.IsValid(i) && partitions.IsValid(i) && offsets.IsValid(i)}
-		if o.valid {
-			o.partition, o.offset = partitions.Value(i), offsets.Value(i)
-		}
-		fn(o)
+		fn(d.at(partitions.Value(i), offsets.Value(i), kafka.IsValid(i) && partitions.IsValid(i) && offsets.IsValid(i)))
 	}
 	return nil
 }
@@ -276,14 +289,14 @@ func (d *deepReader) file(ctx context.Context, df iceberg.DataFile, fn func(orig
 		return nil
 	}
 	for i := range r.NumRowGroups() {
-		if err := eachOfGroup(r.RowGroup(i), pc, oc, fn); err != nil {
+		if err := d.eachOfGroup(r.RowGroup(i), pc, oc, fn); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func eachOfGroup(g *file.RowGroupReader, pc, oc int, fn func(origin) error) error {
+func (d *deepReader) eachOfGroup(g *file.RowGroupReader, pc, oc int, fn func(origin) error) error {
 	partitions, err := readLeaf[int32](g, pc)
 	if err != nil {
 		return err
@@ -296,7 +309,7 @@ func eachOfGroup(g *file.RowGroupReader, pc, oc int, fn func(origin) error) erro
 		return fmt.Errorf("has %d partitions and %d offsets in %d rows", len(partitions), len(offsets), g.NumRows())
 	}
 	for i, o := range offsets {
-		if err := fn(origin{partitions[i].V, o.V, partitions[i].Valid && o.Valid}); err != nil {
+		if err := fn(d.at(partitions[i].V, o.V, partitions[i].Valid && o.Valid)); err != nil {
 			return err
 		}
 	}
@@ -306,7 +319,8 @@ func eachOfGroup(g *file.RowGroupReader, pc, oc int, fn func(origin) error) erro
 // deep counts what the files and the dead letters have of a partition.
 func (v *verifier) deep(ctx context.Context, r *PartitionReport, c *counter) error {
 	c.rows, c.deleted, c.dead, c.missing = setOf(v.rows, r.Partition), setOf(v.deleted, r.Partition), &offsetSet{}, &offsetSet{}
-	r.Rows, r.Beyond = c.rows.count+r.Duplicates, c.rows.from(r.Next)
+	r.Beyond = v.beyond[r.Partition]
+	r.Rows = c.rows.count + r.Duplicates + r.Beyond
 	if r.Beyond > 0 {
 		v.example(r.Partition, "%d rows have offsets of %d or more", r.Beyond, r.Next)
 	}

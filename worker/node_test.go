@@ -179,7 +179,7 @@ func (l *life) verify(tab *table.Table) *coordinator.Report {
 	}
 	dead := NewDeadLetterTopic(l.set, topic, "")
 	r, err := coordinator.Verify(context.Background(), tab, coordinator.Verification{
-		Topic: coordinator.Topic{ID: topic.ID, Name: topic.Name}, KafkaColumn: "_kafka", Locator: l.m.locator, Logs: logs, Letters: dead.Each, Deep: true})
+		Topic: coordinator.Topic{ID: topic.ID, Name: topic.Name, Partitions: int32(len(topic.Partitions))}, KafkaColumn: "_kafka", Locator: l.m.locator, Logs: logs, Letters: dead.Each, Deep: true})
 	if err != nil {
 		l.m.t.Fatal(err)
 	}

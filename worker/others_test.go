@@ -107,7 +107,17 @@ func TestSchemasOfOneRoundAreOneCommit(t *testing.T) {
 }
 
 // foreignRows appends 3 rows as an engine does that knows nothing of the Kafka column.
-func (p *path) foreignRows(name string, nulls bool) {
+func (p *path) foreignRows(name string, nulls bool) { p.foreignFile(name, nulls, make([]*place, 3)...) }
+
+// place is a partition and an offset in it.
+type place struct {
+	partition int32
+	offset    int64
+}
+
+// foreignFile appends a file of another writer, with a row for each place that it names; nil
+// names none, by a null in the Kafka column or, for all rows, by leaving the column out.
+func (p *path) foreignFile(name string, column bool, places ...*place) {
 	p.t.Helper()
 	tab, err := p.load()
 	if err != nil {
@@ -122,15 +132,21 @@ func (p *path) foreignRows(name string, nulls bool) {
 		return arrow.Field{Name: leaf, Type: typ, Nullable: true, Metadata: arrow.NewMetadata([]string{"PARQUET:field_id"}, []string{strconv.Itoa(f.ID)})}
 	}
 	fields := []arrow.Field{field("id", arrow.PrimitiveTypes.Int64)}
-	if nulls {
+	if column {
 		fields = append(fields, field("_kafka", arrow.StructOf(
 			field("_kafka.partition", arrow.PrimitiveTypes.Int32), field("_kafka.offset", arrow.PrimitiveTypes.Int64))))
 	}
 	rows := array.NewRecordBuilder(memory.DefaultAllocator, arrow.NewSchema(fields, nil))
 	defer rows.Release()
-	for range 3 {
+	for _, at := range places {
 		rows.Field(0).(*array.Int64Builder).Append(-1)
-		if nulls {
+		switch {
+		case at != nil:
+			kafka := rows.Field(1).(*array.StructBuilder)
+			kafka.Append(true)
+			kafka.FieldBuilder(0).(*array.Int32Builder).Append(at.partition)
+			kafka.FieldBuilder(1).(*array.Int64Builder).Append(at.offset)
+		case column:
 			rows.Field(1).AppendNull()
 		}
 	}
@@ -155,7 +171,7 @@ func (p *path) foreignRows(name string, nulls bool) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	b, err := iceberg.NewDataFileBuilder(tab.Spec(), iceberg.EntryContentData, location, iceberg.ParquetFile, nil, nil, nil, 3, int64(body.Len()))
+	b, err := iceberg.NewDataFileBuilder(tab.Spec(), iceberg.EntryContentData, location, iceberg.ParquetFile, nil, nil, nil, int64(len(places)), int64(body.Len()))
 	if err != nil {
 		p.t.Fatal(err)
 	}

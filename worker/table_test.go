@@ -247,7 +247,7 @@ func (p *path) verify() *coordinator.Report {
 		logs[i] = l
 	}
 	r, err := coordinator.Verify(context.Background(), tab, coordinator.Verification{
-		Topic: coordinator.Topic{ID: p.topic, Name: p.name}, KafkaColumn: p.cfg.KafkaColumn, Locator: p.locator, Logs: logs, Letters: p.letters.Each, Deep: true})
+		Topic: coordinator.Topic{ID: p.topic, Name: p.name, Partitions: int32(len(p.logs))}, KafkaColumn: p.cfg.KafkaColumn, Locator: p.locator, Logs: logs, Letters: p.letters.Each, Deep: true})
 	if err != nil {
 		p.t.Fatal(err)
 	}

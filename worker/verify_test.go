@@ -37,7 +37,7 @@ func (p *path) verifyAs(in coordinator.Verification) (*coordinator.Report, coord
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	in.Topic, in.KafkaColumn, in.Locator, in.Letters = coordinator.Topic{ID: p.topic, Name: p.name}, p.cfg.KafkaColumn, p.locator, p.letters.Each
+	in.Topic, in.KafkaColumn, in.Locator, in.Letters = coordinator.Topic{ID: p.topic, Name: p.name, Partitions: int32(len(p.logs))}, p.cfg.KafkaColumn, p.locator, p.letters.Each
 	in.Logs = map[int32]coordinator.LogReader{}
 	for i, l := range p.logs {
 		in.Logs[i] = l
@@ -165,6 +165,14 @@ func TestVerifyTellsWhatWasDone(t *testing.T) {
 		want := coordinator.ForeignFile{Path: catalog.DataLocation(tab, "theirs.parquet"), Rows: 3, Snapshot: tab.CurrentSnapshot().SnapshotID}
 		if r.Foreign[0] != want {
 			t.Errorf("foreign file %+v, want %+v", r.Foreign[0], want)
+		}
+	})
+	t.Run("another writer names offsets", func(t *testing.T) {
+		p := filled(t, 40)
+		p.foreignFile("theirs", true, &place{0, 39}, &place{0, 40}, &place{0, 1 << 60}, &place{1, 0}, &place{-1, 0}, &place{0, -1})
+		r, one := p.verifyAs(coordinator.Verification{Deep: true})
+		if r.OK || one.Rows != 43 || one.Duplicates != 1 || one.Beyond != 2 || r.Others != 3 {
+			t.Errorf("%+v, want one duplicate, 2 rows beyond, and 3 of others: they name no place of the topic", r)
 		}
 	})
 	t.Run("the table says more than the log gave", func(t *testing.T) {

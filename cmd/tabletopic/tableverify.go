@@ -38,7 +38,7 @@ GAPS        offsets that are recorded as lost, and why: retention came before th
 Rows of other writers are listed by file and snapshot, files that are missing or cannot be
 read by name. All is in --output json too.
 
-Exit codes: 0 no difference, 1 differences (or no answer), 2 wrong usage.`,
+Exit codes: 0 no difference, 1 differences, or partitions that nobody answers for, 2 wrong usage.`,
 		Example: `  tabletopic table verify orders
   tabletopic table verify orders --deep
   tabletopic table verify orders --deep --strict --output json`,
@@ -66,6 +66,9 @@ Exit codes: 0 no difference, 1 differences (or no answer), 2 wrong usage.`,
 		}
 		if !r.OK {
 			return fmt.Errorf("table %s does not hold what topic %s says", r.Table, r.Topic)
+		}
+		if len(r.Unverified) > 0 {
+			return fmt.Errorf("no difference found, but %d partitions of topic %s are not verified", len(r.Unverified), r.Topic)
 		}
 		if out.format == "table" {
 			fmt.Fprintf(cmd.OutOrStdout(), "%s holds every record of %s once\n", r.Table, r.Topic)
@@ -137,8 +140,8 @@ func printReport(w io.Writer, out *output, r *coordinator.Report) error {
 	for _, b := range r.Broken {
 		fmt.Fprintf(w, "broken: %s\n", b)
 	}
-	if len(r.Unverified) > 0 {
-		fmt.Fprintf(w, "%d partitions are not verified, for their leaders do not answer: see 'tabletopic partition list'\n", len(r.Unverified))
+	for _, p := range r.Unverified[:min(len(r.Unverified), 10)] {
+		fmt.Fprintf(w, "partition %d: not verified, for its leader does not answer: see 'tabletopic partition list'\n", p)
 	}
 	return nil
 }
