@@ -82,7 +82,7 @@ func parseNext(t *testing.T, d *datadriven.TestData) map[int32]int64 {
 
 // line runs one verb:
 //
-//	pending [full]
+//	pending [full] [age=DURATION]
 //	tick DURATION
 //	answer id=N p=P,… [files=name:P:START-END[+P:START-END…][/…]] [since]
 //	done | failed DURATION | reset P:OFFSET/…
@@ -97,7 +97,11 @@ func (s *script) line(t *testing.T, line string) string {
 	var step Step
 	switch f[0] {
 	case "pending":
-		step = s.st.Apply(control.Pending{Since: s.now, Full: full}, s.now)
+		since := s.now
+		if age, ok := args["age"]; ok {
+			since = since.Add(-parseDuration(t, age))
+		}
+		step = s.st.Apply(control.Pending{Since: since, Full: full}, s.now)
 	case "tick":
 		s.now = s.now.Add(parseDuration(t, f[1]))
 		step = s.st.Tick(s.id(), s.now)

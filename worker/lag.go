@@ -139,6 +139,18 @@ func (l *lag) arrival(from, end int64) time.Time {
 	return time.Time{}
 }
 
+// behind reports whether a record of [from, end) may have arrived before t.
+func (l *lag) behind(from, end int64, t time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, m := range l.marks {
+		if from < m.end && from < end {
+			return l.guess || m.after.Before(t)
+		}
+	}
+	return false
+}
+
 // begin says that work begins where the table ends, at held. Records of which no mark knows
 // came before: they are as old as the timestamp of the first that is read says.
 func (l *lag) begin(held, end int64, now time.Time) {

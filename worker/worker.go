@@ -444,7 +444,7 @@ func (w *Worker) begin(ctx context.Context, t *tableInfo, next []control.Offset)
 		w.gen.end(w.shared)
 	}
 	w.gen = newGeneration(ctx)
-	w.table, w.request, w.open, w.told = t, nil, false, false
+	w.table, w.request, w.open, w.told, w.upto = t, nil, false, false, 0
 	w.oldest = time.Time{}
 	for _, p := range w.order {
 		p.next, p.gap, p.busy, p.lane, p.waits, p.retryAt, p.skip = -1, 0, false, nil, false, time.Time{}, nil
@@ -550,7 +550,8 @@ func (w *Worker) reconcile(ctx context.Context, next []control.Offset, all bool)
 	w.note()
 }
 
-// tell says once that records wait, and again when files were offered and no commit came.
+// tell says once that records wait, again when files were offered and no commit came, and when
+// all of a backlog is read: its records are older than the moment when the worker saw them.
 func (w *Worker) tell(ctx context.Context) {
 	if w.request != nil || w.table == nil {
 		return
@@ -564,11 +565,44 @@ func (w *Worker) tell(ctx context.Context) {
 	if w.oldest.IsZero() {
 		return
 	}
+	if since := w.backlog(); !since.IsZero() && w.oldest.Sub(since) > backlogAge {
+		w.oldest, w.told = since, false
+	}
 	if !w.told {
 		w.told = true
 		w.offered = time.Now()
 		w.send(ctx, control.Pending{Worker: w.id, Since: w.oldest})
 	}
+}
+
+// backlogAge is how much older than told a record must be to be told of again. Arrivals are not exact.
+const backlogAge = time.Second
+
+// backlog returns when the oldest record arrived that is read and in no answer; zero if there is
+// none, or records are still to be read that arrived before oldest. Those of a partition that
+// waits for something do not count: the others' do not wait for it.
+func (w *Worker) backlog() (since time.Time) {
+	if len(w.gen.lanes) == 0 && w.upto >= len(w.gen.files) {
+		return time.Time{}
+	}
+	now := time.Now()
+	for _, p := range w.order {
+		start, end := p.source.Bounds()
+		if !now.Before(p.retryAt) && p.lag.behind(max(p.next, start), end, w.oldest) {
+			return time.Time{}
+		}
+	}
+	for _, l := range w.gen.lanes {
+		for i, r := range l.ranges {
+			since = earlier(since, w.parts[i].lag.arrival(r.Start, r.End))
+		}
+	}
+	for _, f := range w.gen.files[min(max(w.upto, 0), len(w.gen.files)):] {
+		for _, r := range f.Ranges {
+			since = earlier(since, w.parts[r.Partition].lag.arrival(r.Start, r.End))
+		}
+	}
+	return since
 }
 
 // waiting reports whether p has records that are not read.
