@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/apache/iceberg-go"
-	"github.com/google/uuid"
 )
 
 // Which snapshots hold the last data commit, so that a rollback is told from an expiry when
@@ -35,7 +34,7 @@ func (p Position) headsProperty() string {
 	for i := range ids {
 		ids[i] = strconv.FormatInt(p.Heads[i], 10)
 	}
-	return string(appendSum(fmt.Appendf(nil, "%s;%s;%d;%s;", tableVersion, p.Topic, p.Sequence, strings.Join(ids, ",")), 0))
+	return p.value(strings.Join(ids, ","))
 }
 
 func (p *Position) readHeads(props iceberg.Properties) error {
@@ -43,18 +42,14 @@ func (p *Position) readHeads(props iceberg.Properties) error {
 	if !ok {
 		return nil
 	}
-	f, err := fields(value, 4)
+	of, f, err := p.parse(value, 1)
 	if err != nil {
 		return fmt.Errorf("%s: %w", keyHeads, err)
 	}
-	topic, err := uuid.Parse(f[1])
-	if err != nil {
-		return fmt.Errorf("%s: %w: topic id: %w", keyHeads, ErrCorruptTable, err)
-	}
-	if topic != p.Topic || f[2] != strconv.FormatInt(p.Sequence, 10) {
+	if f == nil || of != strconv.FormatInt(p.Sequence, 10) {
 		return nil
 	}
-	ids := strings.Split(f[3], ",")
+	ids := strings.Split(f[0], ",")
 	if len(ids) > maxHeads {
 		return fmt.Errorf("%s: %w: %d snapshots", keyHeads, ErrCorruptTable, len(ids))
 	}

@@ -3,7 +3,6 @@ package coordinator
 import (
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"maps"
 	"slices"
@@ -72,8 +71,6 @@ const (
 	maxValue           = 3500
 )
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 // ErrCorruptTable says that the properties of a table cannot be what was written.
 var ErrCorruptTable = errors.New("corrupt table properties")
 
@@ -100,18 +97,15 @@ func ReadPosition(props iceberg.Properties) (Position, bool, error) {
 		return Position{}, false, fmt.Errorf("%s: %w", keyState, err)
 	}
 	p.Next = map[int32]int64{}
-	for key, value := range props {
-		suffix, ok := strings.CutPrefix(key, keyOffsets)
-		if !ok {
-			continue
+	if err := p.eachItem(props, keyOffsets, partitionsPerValue, func(i int32, item string) error {
+		next, err := strconv.ParseInt(item, 10, 64)
+		if err != nil || next < 0 {
+			return fmt.Errorf("%w: offset %q", ErrCorruptTable, item)
 		}
-		chunk, err := strconv.ParseInt(suffix, 10, 32)
-		if err != nil || chunk < 0 || chunk > (1<<31-1)/partitionsPerValue {
-			return Position{}, false, fmt.Errorf("%w: key %q", ErrCorruptTable, key)
-		}
-		if err := parseOffsets(value, p.Topic, int32(chunk), p.Next); err != nil {
-			return Position{}, false, fmt.Errorf("%s: %w", key, err)
-		}
+		p.Next[i] = next
+		return nil
+	}); err != nil {
+		return Position{}, false, err
 	}
 	if err := p.readTotals(props); err != nil {
 		return Position{}, false, err
@@ -122,11 +116,9 @@ func ReadPosition(props iceberg.Properties) (Position, bool, error) {
 	return p, true, nil
 }
 
-// appendState returns the value of tabletopic.state.
-func appendState(dst []byte, p Position) []byte {
-	start := len(dst)
-	dst = fmt.Appendf(dst, "%s;%s;%d;%d;%s;", tableVersion, p.Topic, p.Epoch, p.Sequence, p.Commit)
-	return appendSum(dst, start)
+// state is the value of tabletopic.state.
+func (p Position) state() string {
+	return withSum(fmt.Sprintf("%s;%s;%d;%d;%s;", tableVersion, p.Topic, p.Epoch, p.Sequence, p.Commit))
 }
 
 func parseState(value string) (p Position, err error) {
@@ -144,98 +136,22 @@ func parseState(value string) (p Position, err error) {
 	return Position{Topic: topic, Epoch: int32(epoch), Sequence: seq, Commit: commit}, nil
 }
 
-// appendOffsets returns the value of tabletopic.offsets.<chunk>.
-func appendOffsets(dst []byte, p Position, chunk int32) []byte {
-	start := len(dst)
-	dst = fmt.Appendf(dst, "%s;%s;%d;", tableVersion, p.Topic, p.Sequence)
-	first := chunk * partitionsPerValue
-	last := first // the last partition of the chunk that was begun
-	for i := first; i < first+partitionsPerValue; i++ {
-		if _, ok := p.Next[i]; ok {
-			last = i
-		}
-	}
-	for i := first; i <= last; i++ {
-		if i > first {
-			dst = append(dst, ',')
-		}
-		if next, ok := p.Next[i]; ok {
-			dst = strconv.AppendInt(dst, next, 10)
-		} else {
-			dst = append(dst, '-')
-		}
-	}
-	dst = append(dst, ';')
-	return appendSum(dst, start)
-}
-
-func parseOffsets(value string, topic uuid.UUID, chunk int32, next map[int32]int64) error {
-	f, err := fields(value, 4)
-	if err != nil {
-		return err
-	}
-	if id, err := uuid.Parse(f[1]); err != nil {
-		return fmt.Errorf("%w: topic id: %w", ErrCorruptTable, err)
-	} else if id != topic {
-		return nil
-	}
-	offsets := strings.Split(f[3], ",")
-	if len(offsets) > partitionsPerValue {
-		return fmt.Errorf("%w: %d offsets", ErrCorruptTable, len(offsets))
-	}
-	for i, o := range offsets {
-		if o == "-" {
-			continue
-		}
-		v, err := strconv.ParseInt(o, 10, 64)
-		if err != nil || v < 0 {
-			return fmt.Errorf("%w: offset %q", ErrCorruptTable, o)
-		}
-		next[chunk*partitionsPerValue+int32(i)] = v
-	}
-	return nil
-}
-
-func appendSum(dst []byte, start int) []byte {
-	return fmt.Appendf(dst, "%08x", crc32.Checksum(dst[start:], castagnoli))
-}
-
-// fields checks version and checksum of a value and splits it in n fields.
-func fields(value string, n int) ([]string, error) {
-	body := strings.LastIndexByte(value, ';') + 1
-	if body == 0 {
-		return nil, fmt.Errorf("%w: no fields", ErrCorruptTable)
-	}
-	f := strings.Split(value[:body-1], ";")
-	if v, err := strconv.Atoi(f[0]); err == nil && v > 1 {
-		return nil, fmt.Errorf("version %d was written by a newer release; this one reads up to %s", v, tableVersion)
-	}
-	if want := fmt.Sprintf("%08x", crc32.Checksum([]byte(value[:body]), castagnoli)); value[body:] != want {
-		return nil, fmt.Errorf("%w: checksum %q, want %q", ErrCorruptTable, value[body:], want)
-	}
-	if f[0] != tableVersion || len(f) != n {
-		return nil, fmt.Errorf("%w: version %q with %d fields, want %d", ErrCorruptTable, f[0], len(f), n)
-	}
-	return f, nil
-}
-
 // properties returns what a commit sets so that the table says p: the state, and the
 // offsets of the chunks that hold one of the moved partitions, or all if moved is nil.
 func (p Position) properties(moved []int32) iceberg.Properties {
-	props := iceberg.Properties{keyState: string(appendState(nil, p))}
+	props := iceberg.Properties{keyState: p.state()}
 	if len(p.Heads) > 0 {
 		props[keyHeads] = p.headsProperty()
 	}
-	if moved == nil {
-		moved = slices.Collect(maps.Keys(p.Next))
-	}
-	for _, i := range moved {
-		chunk := i / partitionsPerValue
-		key := keyOffsets + strconv.Itoa(int(chunk))
-		if _, ok := props[key]; !ok {
-			props[key] = string(appendOffsets(nil, p, chunk))
-		}
-	}
+	p.chunks(props, keyOffsets, partitionsPerValue, moved, func(first int32) string {
+		all := items(first, partitionsPerValue, func(i int32) string {
+			if next, ok := p.Next[i]; ok {
+				return strconv.FormatInt(next, 10)
+			}
+			return ""
+		})
+		return strings.TrimRight(all, ",-") // up to the last that was begun
+	})
 	return props
 }
 
@@ -281,18 +197,8 @@ func spanTexts(spans []span) []string {
 
 // pack spreads items over properties of at most maxValue bytes.
 func pack(props iceberg.Properties, prefix string, items []string) {
-	var b strings.Builder
-	n := 0
-	for i, item := range items {
-		if b.Len() > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString(item)
-		if i+1 == len(items) || b.Len()+1+len(items[i+1]) > maxValue {
-			props[prefix+strconv.Itoa(n)] = b.String()
-			b.Reset()
-			n++
-		}
+	for n, list := range lists(items, maxValue) {
+		props[prefix+strconv.Itoa(n)] = list
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/apache/iceberg-go"
-	"github.com/google/uuid"
 
 	"github.com/tabletopic/tabletopic/coordinator/control"
 )
@@ -100,67 +99,20 @@ func (p *Position) count(v view, cm *Commit) {
 // moved is nil, and those of what was lost if that is more than before.
 func (p Position) totalsProperties(moved []int32, before []LostSpan) iceberg.Properties {
 	props := iceberg.Properties{}
-	chunks := map[int32]bool{}
-	if moved == nil {
-		for i := range p.Next {
-			chunks[i/totalsPerValue] = true
-		}
-	}
-	for _, i := range moved {
-		chunks[i/totalsPerValue] = true
-	}
-	for chunk := range chunks {
-		props[keyTotals+strconv.Itoa(int(chunk))] = string(appendTotals(nil, p, chunk))
-	}
+	p.chunks(props, keyTotals, totalsPerValue, moved, func(first int32) string {
+		return items(first, totalsPerValue, func(i int32) string {
+			if t, ok := p.Totals[i]; ok {
+				return fmt.Sprintf("%d:%d:%d:%d", t.Begin, t.Rows, t.Dead, t.Gaps)
+			}
+			return ""
+		})
+	})
 	if !slices.Equal(p.Lost, before) {
 		for i, v := range lostValues(p) {
 			props[keyLost+strconv.Itoa(i)] = v
 		}
 	}
 	return props
-}
-
-// appendTotals returns the value of tabletopic.totals.<chunk>.
-func appendTotals(dst []byte, p Position, chunk int32) []byte {
-	start := len(dst)
-	dst = fmt.Appendf(dst, "%s;%s;%d;", tableVersion, p.Topic, p.Sequence)
-	for i := range int32(totalsPerValue) {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		if t, ok := p.Totals[chunk*totalsPerValue+i]; ok {
-			dst = fmt.Appendf(dst, "%d:%d:%d:%d", t.Begin, t.Rows, t.Dead, t.Gaps)
-		} else {
-			dst = append(dst, '-')
-		}
-	}
-	dst = append(dst, ';')
-	return appendSum(dst, start)
-}
-
-func parseTotals(value string, topic uuid.UUID, chunk int32, totals map[int32]Total) error {
-	f, err := fields(value, 4)
-	if err != nil {
-		return err
-	}
-	if f[1] != topic.String() {
-		return nil // of an earlier topic of the name
-	}
-	items := strings.Split(f[3], ",")
-	if len(items) > totalsPerValue {
-		return fmt.Errorf("%w: %d totals", ErrCorruptTable, len(items))
-	}
-	for i, item := range items {
-		if item == "-" {
-			continue
-		}
-		var t Total
-		if err := scan(item, "%d:%d:%d:%d", &t.Begin, &t.Rows, &t.Dead, &t.Gaps); err != nil {
-			return err
-		}
-		totals[chunk*totalsPerValue+int32(i)] = t
-	}
-	return nil
 }
 
 // lostValues returns the values of tabletopic.lost, at least one.
@@ -174,45 +126,35 @@ func lostValues(p Position) []string {
 		items[i] = fmt.Sprintf("%d:%d-%d:%s", l.Partition, l.Start, l.End, reason)
 	}
 	const head = 128 // bytes of the other fields
-	packed := []string{""}
-	for _, item := range items {
-		if last := len(packed) - 1; len(packed[last])+1+len(item) > maxValue-head {
-			packed = append(packed, item)
-		} else if packed[last] == "" {
-			packed[last] = item
-		} else {
-			packed[last] += "," + item
-		}
+	values := lists(items, maxValue-head)
+	if len(values) == 0 {
+		values = []string{""}
 	}
-	for i, list := range packed {
-		dst := fmt.Appendf(nil, "%s;%s;%d;%d;%s;", tableVersion, p.Topic, p.Sequence, len(packed), list)
-		packed[i] = string(appendSum(dst, 0))
+	for i, list := range values {
+		values[i] = p.value(strconv.Itoa(len(values)), list)
 	}
-	return packed
+	return values
 }
 
-func parseLost(props iceberg.Properties, topic uuid.UUID) (lost []LostSpan, err error) {
+func (p Position) parseLost(props iceberg.Properties) (lost []LostSpan, err error) {
 	n, sequence := 1, ""
 	for i := 0; i < n; i++ {
 		value, ok := props[keyLost+strconv.Itoa(i)]
 		if !ok && i == 0 {
 			return nil, nil
 		}
-		f, err := fields(value, 5)
-		if err != nil {
+		of, f, err := p.parse(value, 2)
+		if err != nil || f == nil {
 			return nil, err
 		}
-		if f[1] != topic.String() {
-			return nil, nil // of an earlier topic of the name
-		}
-		count, err := strconv.Atoi(f[3])
+		count, err := strconv.Atoi(f[0])
 		if i == 0 {
-			n, sequence = count, f[2]
+			n, sequence = count, of
 		}
-		if err != nil || count != n || f[2] != sequence || n > maxLost {
-			return nil, fmt.Errorf("%w: value %d of %q is not of the same change as the first", ErrCorruptTable, i, f[3])
+		if err != nil || count != n || of != sequence || n > maxLost {
+			return nil, fmt.Errorf("%w: value %d of %q is not of the same change as the first", ErrCorruptTable, i, f[0])
 		}
-		for _, item := range strings.Split(f[4], ",") {
+		for _, item := range strings.Split(f[1], ",") {
 			if item == "" {
 				continue
 			}
@@ -232,23 +174,18 @@ func parseLost(props iceberg.Properties, topic uuid.UUID) (lost []LostSpan, err 
 
 // readTotals adds to p what the properties say of all commits.
 func (p *Position) readTotals(props iceberg.Properties) error {
-	for key, value := range props {
-		suffix, ok := strings.CutPrefix(key, keyTotals)
-		if !ok {
-			continue
-		}
-		chunk, err := strconv.ParseInt(suffix, 10, 32)
-		if err != nil || chunk < 0 || chunk > (1<<31-1)/totalsPerValue {
-			return fmt.Errorf("%w: key %q", ErrCorruptTable, key)
-		}
+	if err := p.eachItem(props, keyTotals, totalsPerValue, func(i int32, item string) error {
 		if p.Totals == nil {
 			p.Totals = map[int32]Total{}
 		}
-		if err := parseTotals(value, p.Topic, int32(chunk), p.Totals); err != nil {
-			return fmt.Errorf("%s: %w", key, err)
-		}
+		var t Total
+		err := scan(item, "%d:%d:%d:%d", &t.Begin, &t.Rows, &t.Dead, &t.Gaps)
+		p.Totals[i] = t
+		return err
+	}); err != nil {
+		return err
 	}
-	lost, err := parseLost(props, p.Topic)
+	lost, err := p.parseLost(props)
 	if err != nil {
 		return fmt.Errorf("%sN: %w", keyLost, err)
 	}
