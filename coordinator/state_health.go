@@ -17,9 +17,10 @@ const (
 	TableDegraded TableState = "degraded" // the catalog is away or refuses; tried again by itself
 	TablePaused   TableState = "paused"   // until somebody acts: the message says how
 	TableStuck    TableState = "stuck"    // records are read and no commit comes, for longer than patience
+	TableUnknown  TableState = "unknown"  // its coordinator is with a node that is away
 )
 
-// TableStates are all states, from the best to the worst.
+// TableStates are all states that a coordinator can tell of, from the best to the worst.
 var TableStates = []TableState{TableOK, TableWaiting, TableDegraded, TablePaused, TableStuck}
 
 // Health decides the state of a table. It has no clock, no goroutine and no I/O: its

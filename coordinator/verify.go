@@ -71,6 +71,9 @@ type Report struct {
 	Unverified   []int32       `json:"unverified_partitions,omitempty"` // that nobody answers for
 	MissingCount int64         `json:"missing"`
 	BrokenCount  int64         `json:"broken"`
+
+	// UnverifiedReasons says why, by partition, and what to do.
+	UnverifiedReasons map[int32]string `json:"unverified_reasons,omitempty"`
 }
 
 // A ForeignFile is a data file with rows that other writers added.

@@ -14,6 +14,7 @@ import (
 	"github.com/tabletopic/tabletopic/coordinator"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/streamstore"
 )
 
 // TableStatus says how the table of a topic is, and how far. Times are RFC 3339, lags are
@@ -54,14 +55,16 @@ type Column struct {
 // PartitionStatus compares a partition with the table.
 type PartitionStatus struct {
 	Partition        int32 `json:"partition"`
-	LogStart         int64 `json:"log_start"`
-	LogEnd           int64 `json:"log_end"`
+	LogStart         int64 `json:"log_start"`    // -1 if its leader is away
+	LogEnd           int64 `json:"log_end"`      // likewise
 	TableNext        int64 `json:"table_next"`   // first offset that the table does not hold; -1 if none was begun
 	WrittenNext      int64 `json:"written_next"` // first offset that no data file holds; -1 likewise
 	LagRecords       int64 `json:"lag_records"`
 	LagMillis        int64 `json:"lag_ms"`
 	UnwrittenRecords int64 `json:"unwritten_records"`
 	UnwrittenMillis  int64 `json:"unwritten_ms"`
+
+	Message string `json:"message,omitempty"` // why nothing is known of its log, and what to do
 }
 
 // handleAPI adds the administration API. Errors are {"message": …}.
@@ -79,8 +82,9 @@ func (n *Node) handleAPI(mux *http.ServeMux) {
 			answer(w, http.StatusNotFound, message(err))
 			return
 		}
+		away := map[streamstore.NodeID]error{}
 		for _, t := range topics {
-			list = append(list, n.status(ctx, t.Topic, t.cfg, false))
+			list = append(list, n.status(ctx, t.Topic, t.cfg, false, away))
 		}
 		answer(w, http.StatusOK, map[string]any{"tables": list})
 	})
@@ -90,7 +94,7 @@ func (n *Node) handleAPI(mux *http.ServeMux) {
 			answer(w, http.StatusNotFound, message(err))
 			return
 		}
-		answer(w, http.StatusOK, n.status(r.Context(), t, cfg, true))
+		answer(w, http.StatusOK, n.status(r.Context(), t, cfg, true, map[streamstore.NodeID]error{}))
 	})
 	mux.HandleFunc("POST /api/tables/{topic}/verify", n.verifyTable)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/tabletopic/tabletopic/coordinator"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/streamstore"
 	"github.com/tabletopic/tabletopic/worker"
 )
 
@@ -48,8 +49,9 @@ func (n *Node) tableTopics(names []string) (out []tableTopic, err error) {
 }
 
 // status returns how a table is, as its coordinator and the workers of this node know it.
-// With live it is loaded from its catalog, and with its columns.
-func (n *Node) status(ctx context.Context, t metadata.Topic, cfg partition.TableConfig, live bool) TableStatus {
+// With live it is loaded from its catalog, and with its columns. Nodes that are away are added
+// to away, and not asked if they are there.
+func (n *Node) status(ctx context.Context, t metadata.Topic, cfg partition.TableConfig, live bool, away map[streamstore.NodeID]error) TableStatus {
 	now := time.Now()
 	s := TableStatus{Topic: t.Name, Catalog: cfg.Catalog, State: coordinator.TableWaiting, Partitions: []PartitionStatus{}}
 	if id, err := coordinator.Identifier(cfg.Namespace, cfg.Name, t.Name); err == nil {
@@ -80,11 +82,14 @@ func (n *Node) status(ctx context.Context, t metadata.Topic, cfg partition.Table
 			s.Committed, s.CommitAge = &at, max(0, now.Sub(at).Milliseconds())
 		}
 	}
-	if !coordinated && s.Message == "" {
+	if leader := t.Partitions[0].Leader; !coordinated && !n.set.Lives(leader) {
+		s.says(coordinator.TableUnknown, coordinator.Ailment{Message: "its coordinator is with partition 0: " + leaderAway(leader, nil).Error(), Since: now})
+	} else if !coordinated && s.Message == "" {
 		s.elsewhere(now, n.work(t, now), cfg, len(next) > 0)
 	}
+	logs := &logs{n, t, lifeSign, away}
 	for i := range int32(len(t.Partitions)) {
-		s.add(n.partitionStatus(ctx, t, i, next, lags[i], now))
+		s.add(partitionStatus(ctx, logs, i, next, lags[i], now))
 	}
 	if w := n.workers.Worker(t.ID); w != nil {
 		s.Waiting, s.DeadLetters = w.Files(), w.DeadLetters()
@@ -131,15 +136,57 @@ func (n *Node) partitionLags(t metadata.Topic, now time.Time) map[int32]worker.P
 	return lags
 }
 
+// logs opens the partitions of a topic, wherever they are led. A node that is away is asked once.
+type logs struct {
+	n        *Node
+	topic    metadata.Topic
+	patience time.Duration                // for the answer of another node
+	away     map[streamstore.NodeID]error // nodes that did not answer
+}
+
+// errAway says that nothing is known of a partition, because the node that leads it is away.
+var errAway = errors.New("log unknown")
+
+func leaderAway(leader streamstore.NodeID, cause error) error {
+	why := ""
+	if cause != nil {
+		why = ": " + cause.Error()
+	}
+	return fmt.Errorf("%w: node %d, which leads it, does not answer%s: see 'tabletopic node list', and start it, or recover it with 'tabletopic node recover %d'", errAway, leader, why, leader)
+}
+
+// open returns a partition to read from. errAway if its leader does not live or does not answer.
+func (l *logs) open(ctx context.Context, index int32) (partition.Log, error) {
+	id, leader := partition.ID{Topic: l.topic.Name, Index: index}, l.topic.Partitions[index].Leader
+	if leader == l.n.set.Node().ID {
+		return l.n.set.Log(ctx, id)
+	}
+	if err := l.away[leader]; err != nil {
+		return nil, err
+	}
+	var err error
+	if l.n.set.Lives(leader) {
+		within, cancel := context.WithTimeout(ctx, l.patience)
+		defer cancel()
+		var log partition.Log
+		if log, err = l.n.set.Log(within, id); err == nil {
+			return log, nil
+		}
+	}
+	l.away[leader] = leaderAway(leader, err)
+	return nil, l.away[leader]
+}
+
 // partitionStatus compares a partition with next, of the table.
-func (n *Node) partitionStatus(ctx context.Context, t metadata.Topic, i int32, next map[int32]int64, l worker.PartitionLag, now time.Time) PartitionStatus {
-	s := PartitionStatus{Partition: i, TableNext: -1, WrittenNext: -1}
+func partitionStatus(ctx context.Context, logs *logs, i int32, next map[int32]int64, l worker.PartitionLag, now time.Time) PartitionStatus {
+	s := PartitionStatus{Partition: i, LogStart: -1, LogEnd: -1, TableNext: -1, WrittenNext: -1}
 	if at, ok := next[i]; ok {
 		s.TableNext, s.WrittenNext = at, at
 	}
-	p, err := n.set.Log(ctx, partition.ID{Topic: t.Name, Index: i})
+	p, err := logs.open(ctx, i)
 	if err != nil {
-		return s // its leader does not answer
+		s.Message = err.Error()
+		return s
 	}
 	o := p.Offsets()
 	s.LogStart, s.LogEnd = o.LogStart, o.LastStable

@@ -11,6 +11,7 @@ import (
 	"github.com/tabletopic/tabletopic/coordinator"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/streamstore"
 	"github.com/tabletopic/tabletopic/worker"
 )
 
@@ -49,7 +50,7 @@ func (n *Node) verifyTable(w http.ResponseWriter, r *http.Request) {
 	_ = lines.Encode(end)
 }
 
-// verify compares the partitions with their table, those whose leader lives.
+// verify compares the partitions with their table. The report names those whose leader is away.
 func (n *Node) verify(ctx context.Context, t metadata.Topic, cfg partition.TableConfig, in coordinator.Verification) (*coordinator.Report, error) {
 	_, tbl, err := n.load(ctx, t, cfg)
 	if err != nil {
@@ -59,12 +60,14 @@ func (n *Node) verify(ctx context.Context, t metadata.Topic, cfg partition.Table
 	in.KafkaColumn, in.Locator = cfg.KafkaColumn, n.locatorOf(cfg.Catalog)
 	in.Letters = worker.NewDeadLetterTopic(n.set, t, cfg.DLQ).Each
 	in.Logs = map[int32]coordinator.LogReader{}
-	var elsewhere []int32
+	var unverified []int32
+	reasons := map[int32]string{}
+	logs := &logs{n, t, peerPatience, map[streamstore.NodeID]error{}}
 	for i := range int32(len(t.Partitions)) {
-		log, err := n.set.Log(ctx, partition.ID{Topic: t.Name, Index: i})
+		log, err := logs.open(ctx, i)
 		switch {
-		case errors.Is(err, partition.ErrNotLeader):
-			elsewhere = append(elsewhere, i)
+		case errors.Is(err, errAway), errors.Is(err, partition.ErrNotLeader):
+			unverified, reasons[i] = append(unverified, i), err.Error()
 		case err != nil:
 			return nil, err
 		default:
@@ -73,7 +76,7 @@ func (n *Node) verify(ctx context.Context, t metadata.Topic, cfg partition.Table
 	}
 	report, err := coordinator.Verify(ctx, tbl, in)
 	if report != nil {
-		report.Unverified = elsewhere
+		report.Unverified, report.UnverifiedReasons = unverified, reasons
 	}
 	return report, err
 }

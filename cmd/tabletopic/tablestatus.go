@@ -33,13 +33,14 @@ func newTableStatus(s *server) *cobra.Command {
   degraded  the catalog is away or refuses; it is tried again, and nothing is lost
   paused    until somebody acts: the message says how
   stuck     records wait and no commit came for table.topic.stuck.lags times the target lag
+  unknown   its coordinator is with a server that is away: the message names it
 
 LAG is of records that the table lacks, by number and by age; UNWRITTEN of those that no data
 file has either; FILES WAITING are data files for the next commit. With topics named, or
 --output json, each partition is shown. DEAD LETTERS are counted by cause since the server
 started.
 
-Exit code 0; with --check 1 if a table is degraded, paused or stuck.`,
+Exit code 0; with --check 1 if a table is degraded, paused, stuck or unknown.`,
 		Example: `  tabletopic table status
   tabletopic table status orders payments
   tabletopic table status --watch --every 2s
@@ -126,12 +127,26 @@ func printTableStatus(w io.Writer, out *output, tables []node.TableStatus, parti
 	rows = rows[:0]
 	for _, t := range tables {
 		for _, p := range t.Partitions {
-			rows = append(rows, []string{t.Topic, number(int64(p.Partition)), number(p.LogStart), number(p.LogEnd), number(p.TableNext),
-				number(p.LagRecords), lag(p.LagMillis), number(p.UnwrittenRecords), lag(p.UnwrittenMillis)})
+			row := []string{t.Topic, number(int64(p.Partition)), number(p.LogStart), number(p.LogEnd), number(p.TableNext),
+				number(p.LagRecords), lag(p.LagMillis), number(p.UnwrittenRecords), lag(p.UnwrittenMillis)}
+			if p.Message != "" {
+				row = []string{row[0], row[1], "unknown", "unknown", row[4], "unknown", "unknown", "unknown", "unknown"}
+			}
+			rows = append(rows, row)
 		}
 	}
 	fmt.Fprintln(w)
-	return out.print(w, nil, []string{"TOPIC", "PARTITION", "LOG START", "LOG END", "TABLE NEXT", "LAG", "LAG TIME", "UNWRITTEN", "UNWRITTEN TIME"}, rows)
+	if err := out.print(w, nil, []string{"TOPIC", "PARTITION", "LOG START", "LOG END", "TABLE NEXT", "LAG", "LAG TIME", "UNWRITTEN", "UNWRITTEN TIME"}, rows); err != nil {
+		return err
+	}
+	for _, t := range tables {
+		for _, p := range t.Partitions {
+			if p.Message != "" {
+				fmt.Fprintf(w, "\n%s partition %d: %s\n", t.Topic, p.Partition, p.Message)
+			}
+		}
+	}
+	return nil
 }
 
 func snapshotName(id int64) string {

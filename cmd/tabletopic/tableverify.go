@@ -67,8 +67,8 @@ Exit codes: 0 no difference, 1 differences, or partitions that nobody answers fo
 		if !r.OK {
 			return fmt.Errorf("table %s does not hold what topic %s says", r.Table, r.Topic)
 		}
-		if len(r.Unverified) > 0 {
-			return fmt.Errorf("no difference found, but %d partitions of topic %s are not verified", len(r.Unverified), r.Topic)
+		if n := len(r.Unverified); n > 0 {
+			return fmt.Errorf("no difference found, but %d partitions of topic %s are not verified", n, r.Topic)
 		}
 		if out.format == "table" {
 			fmt.Fprintf(cmd.OutOrStdout(), "%s holds every record of %s once\n", r.Table, r.Topic)
@@ -141,7 +141,7 @@ func printReport(w io.Writer, out *output, r *coordinator.Report) error {
 		fmt.Fprintf(w, "broken: %s\n", b)
 	}
 	for _, p := range r.Unverified[:min(len(r.Unverified), 10)] {
-		fmt.Fprintf(w, "partition %d: not verified, for its leader does not answer: see 'tabletopic partition list'\n", p)
+		fmt.Fprintf(w, "partition %d: not verified: %s\n", p, r.UnverifiedReasons[p])
 	}
 	return nil
 }

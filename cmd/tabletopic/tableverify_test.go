@@ -20,8 +20,8 @@ func TestVerifySaysNoMoreThanItSaw(t *testing.T) {
 		says   string
 	}{
 		{coordinator.Report{OK: true}, 0, "holds every record of orders once"},
-		{coordinator.Report{OK: true, Unverified: []int32{3}}, 1, "partition 3: not verified"},
-		{coordinator.Report{Unverified: []int32{3}}, 1, "partition 3: not verified"},
+		{coordinator.Report{OK: true, Unverified: []int32{3}, UnverifiedReasons: map[int32]string{3: "node 2 is away"}}, 1, "partition 3: not verified: node 2 is away"},
+		{coordinator.Report{Unverified: []int32{3}, UnverifiedReasons: map[int32]string{3: "node 2 is away"}}, 1, "partition 3: not verified: node 2 is away"},
 		{coordinator.Report{Missing: []string{"a.parquet"}}, 1, "missing: a.parquet"},
 	} {
 		c.report.Topic, c.report.Table = "orders", "default.orders"
