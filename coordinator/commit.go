@@ -184,7 +184,7 @@ func (c *Coordinator) change(v view, cm *Commit) (catalog.Commit, error) {
 	maps.Copy(out.Properties, p.totalsProperties(moved, v.position.Lost))
 	out.Properties[keyTopic] = c.topic.Name
 	out.Properties[keyProbe] = "ok"
-	s := Summary{Topic: c.topic.ID, Epoch: c.topic.Epoch, Commit: cm.ID, Ranges: cm.Ranges, gaps: cm.gaps(), accepted: v.accepted}
+	s := Summary{Topic: c.topic.ID, Epoch: c.topic.Epoch, Commit: cm.ID, Ranges: cm.Ranges, Lost: append(cm.gaps(), v.accepted...)}
 	out.Summary = s.properties()
 	c.commits++
 	out.Expire = !c.cfg.KeepAll && c.commits%expireEvery == 0
@@ -195,11 +195,11 @@ func (c *Coordinator) change(v view, cm *Commit) (catalog.Commit, error) {
 const expireEvery = 16
 
 // gaps are the offsets that the log had lost before the workers read them.
-func (c *Commit) gaps() (gaps []span) {
+func (c *Commit) gaps() (gaps []LostSpan) {
 	for _, f := range c.Files {
 		for _, r := range f.Ranges {
 			if r.Gap > 0 {
-				gaps = append(gaps, span{r.Partition, r.Start - r.Gap, r.Start})
+				gaps = append(gaps, LostSpan{r.Partition, r.Start - r.Gap, r.Start, LostRetention})
 			}
 		}
 	}

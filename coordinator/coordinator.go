@@ -267,7 +267,7 @@ func (c *Coordinator) act(ctx context.Context, st *State, step *Step) error {
 		c.metrics.committed(cm)
 		for _, g := range cm.gaps() {
 			c.log.Warn("the log had lost offsets before they reached the table; the snapshot records the gap",
-				"partition", g.partition, "offset", g.start, "until", g.end)
+				"partition", g.Partition, "offset", g.Start, "until", g.End)
 		}
 		c.log.Info("committed", "commit_id", cm.ID, "snapshot", snapshot, "files", len(cm.Files), "ranges", len(cm.Ranges))
 		if err := c.append(ctx, step.Append...); err != nil {
@@ -511,7 +511,7 @@ func (c *Coordinator) foreseen(v view) {
 	}
 	for _, a := range v.accepted {
 		c.log.Warn("rows that a rollback removed from the table are left out; the next snapshot records the gap",
-			"partition", a.partition, "offset", a.start, "until", a.end)
+			"partition", a.Partition, "offset", a.Start, "until", a.End)
 	}
 }
 

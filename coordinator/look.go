@@ -38,7 +38,7 @@ type view struct {
 	own      bool            // position is of this topic id
 	next     map[int32]int64 // what the next commit continues, after policy
 	rewrite  bool            // the next commit sets every offset, not only those that move
-	accepted []span          // and records these
+	accepted []LostSpan      // and records these
 	heads    []int64         // snapshots of the table that hold its last data commit, newest first
 }
 
@@ -110,7 +110,7 @@ func look(meta snapshots, topic uuid.UUID, epoch int32, policy string, known hea
 	case RewindAccept:
 		for _, i := range slices.Sorted(maps.Keys(p.Next)) {
 			if reached[i] < p.Next[i] {
-				v.accepted = append(v.accepted, span{i, reached[i], p.Next[i]})
+				v.accepted = append(v.accepted, LostSpan{i, reached[i], p.Next[i], LostRewind})
 			}
 		}
 	default:

@@ -276,7 +276,7 @@ func TestRewindReadsWhatExpired(t *testing.T) {
 	if v, err := h.look(true, RewindReplay); err != nil || fmt.Sprint(v.next) != "map[0:10]" {
 		t.Errorf("replay from %v, error %v, want offset 10", v.next, err)
 	}
-	if v, err := h.look(true, RewindAccept); err != nil || fmt.Sprint(v.accepted) != "[{0 10 20}]" {
+	if v, err := h.look(true, RewindAccept); err != nil || fmt.Sprint(v.accepted) != "[{0 10 20 rewind}]" {
 		t.Errorf("accepted %v, error %v, want offsets 10 to 20", v.accepted, err)
 	}
 	if v, err := h.look(false, RewindReplay); err == nil {

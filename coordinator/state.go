@@ -58,13 +58,12 @@ type Step struct {
 
 // Commit is what one snapshot adds to the table.
 type Commit struct {
-	ID       uuid.UUID
-	Epoch    int32
-	Files    []control.File
-	Ranges   []control.Range // by partition, one each
-	From     map[int32]int64 // next offsets that the ranges continue; absent if not begun
-	Named    time.Time       // of the journal entries that keep the files from the sweep, the oldest
-	Accepted []span
+	ID     uuid.UUID
+	Epoch  int32
+	Files  []control.File
+	Ranges []control.Range // by partition, one each
+	From   map[int32]int64 // next offsets that the ranges continue; absent if not begun
+	Named  time.Time       // of the journal entries that keep the files from the sweep, the oldest
 }
 
 // Next returns where the table is after c.

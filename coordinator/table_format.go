@@ -155,20 +155,13 @@ func (p Position) properties(moved []int32) iceberg.Properties {
 	return props
 }
 
-// A span is the offsets [start, end) of a partition.
-type span struct {
-	partition  int32
-	start, end int64
-}
-
 // Summary is what the summary of a data snapshot says.
 type Summary struct {
-	Topic    uuid.UUID
-	Epoch    int32
-	Commit   uuid.UUID
-	Ranges   []control.Range // without Gap
-	gaps     []span
-	accepted []span
+	Topic  uuid.UUID
+	Epoch  int32
+	Commit uuid.UUID
+	Ranges []control.Range // without Gap
+	Lost   []LostSpan      // those of retention first
 }
 
 func (s Summary) properties() iceberg.Properties {
@@ -182,18 +175,20 @@ func (s Summary) properties() iceberg.Properties {
 		ranges[i] = fmt.Sprintf("%d:%d-%d:%d:%d", r.Partition, r.Start, r.End, r.Rows, r.Dead)
 	}
 	pack(props, keyRanges, ranges)
-	pack(props, keyGaps, spanTexts(s.gaps))
-	pack(props, keyAccepted, spanTexts(s.accepted))
+	for _, k := range lostKeys {
+		var spans []string
+		for _, l := range s.Lost {
+			if l.Reason == k.reason {
+				spans = append(spans, fmt.Sprintf("%d:%d-%d", l.Partition, l.Start, l.End))
+			}
+		}
+		pack(props, k.prefix, spans)
+	}
 	return props
 }
 
-func spanTexts(spans []span) []string {
-	out := make([]string, len(spans))
-	for i, s := range spans {
-		out[i] = fmt.Sprintf("%d:%d-%d", s.partition, s.start, s.end)
-	}
-	return out
-}
+// lostKeys are the properties of a summary that tell of lost offsets.
+var lostKeys = []struct{ prefix, reason string }{{keyGaps, LostRetention}, {keyAccepted, LostRewind}}
 
 // pack spreads items over properties of at most maxValue bytes.
 func pack(props iceberg.Properties, prefix string, items []string) {
@@ -232,13 +227,13 @@ func ReadSummary(props iceberg.Properties) (s Summary, ok bool, err error) {
 		}
 		s.Ranges = append(s.Ranges, r)
 	}
-	for prefix, spans := range map[string]*[]span{keyGaps: &s.gaps, keyAccepted: &s.accepted} {
-		for _, item := range unpack(props, prefix) {
-			var v span
-			if err := scan(item, "%d:%d-%d", &v.partition, &v.start, &v.end); err != nil {
+	for _, k := range lostKeys {
+		for _, item := range unpack(props, k.prefix) {
+			l := LostSpan{Reason: k.reason}
+			if err := scan(item, "%d:%d-%d", &l.Partition, &l.Start, &l.End); err != nil {
 				return Summary{}, false, err
 			}
-			*spans = append(*spans, v)
+			s.Lost = append(s.Lost, l)
 		}
 	}
 	return s, true, nil
@@ -284,11 +279,12 @@ func DumpProperties(w io.Writer, props iceberg.Properties) error {
 	for _, r := range s.Ranges {
 		fmt.Fprintf(w, "partition %d: offsets %d to %d, %d rows, %d dead letters\n", r.Partition, r.Start, r.End, r.Rows, r.Dead)
 	}
-	for _, g := range s.gaps {
-		fmt.Fprintf(w, "partition %d: offsets %d to %d were lost from the log before they were read\n", g.partition, g.start, g.end)
-	}
-	for _, g := range s.accepted {
-		fmt.Fprintf(w, "partition %d: offsets %d to %d were removed from the table by a rollback that was accepted\n", g.partition, g.start, g.end)
+	for _, l := range s.Lost {
+		what := "were lost from the log before they were read"
+		if l.Reason == LostRewind {
+			what = "were removed from the table by a rollback that was accepted"
+		}
+		fmt.Fprintf(w, "partition %d: offsets %d to %d %s\n", l.Partition, l.Start, l.End, what)
 	}
 	return nil
 }

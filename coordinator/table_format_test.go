@@ -28,9 +28,8 @@ func examplePosition() Position {
 
 func exampleSummary() Summary {
 	return Summary{Topic: topicID, Epoch: 3, Commit: commitID,
-		Ranges:   []control.Range{{Partition: 0, Start: 900, End: 1000, Rows: 97, Dead: 3}, {Partition: 130, Start: 5, End: 1 << 62, Rows: 1}},
-		gaps:     []span{{130, 0, 5}},
-		accepted: []span{{0, 10, 20}},
+		Ranges: []control.Range{{Partition: 0, Start: 900, End: 1000, Rows: 97, Dead: 3}, {Partition: 130, Start: 5, End: 1 << 62, Rows: 1}},
+		Lost:   []LostSpan{{130, 0, 5, LostRetention}, {0, 10, 20, LostRewind}},
 	}
 }
 

@@ -86,12 +86,7 @@ func (p *Position) count(v view, cm *Commit) {
 			}
 		}
 	}
-	for _, g := range v.accepted {
-		p.Lost = append(p.Lost, LostSpan{g.partition, g.start, g.end, LostRewind})
-	}
-	for _, g := range cm.gaps() {
-		p.Lost = append(p.Lost, LostSpan{g.partition, g.start, g.end, LostRetention})
-	}
+	p.Lost = append(append(p.Lost, v.accepted...), cm.gaps()...)
 	p.Lost = p.Lost[max(0, len(p.Lost)-maxLost):]
 }
 

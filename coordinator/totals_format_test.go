@@ -128,7 +128,7 @@ func TestTotalsGoOn(t *testing.T) {
 	if want := (Total{15, 15, 0, 0}); at.Totals[0] != want || len(at.Totals) != 1 || len(at.Lost) != 0 {
 		t.Errorf("after a replay: %+v, lost %v, want %+v", at.Totals, at.Lost, want)
 	}
-	at = step(view{position: at, own: true, rewrite: true, next: at.Next, accepted: []span{{0, 20, 30}}}, control.Range{Partition: 0, Start: 30, End: 31, Rows: 1}, nil)
+	at = step(view{position: at, own: true, rewrite: true, next: at.Next, accepted: []LostSpan{{0, 20, 30, LostRewind}}}, control.Range{Partition: 0, Start: 30, End: 31, Rows: 1}, nil)
 	if want := []LostSpan{{0, 20, 30, LostRewind}}; !reflect.DeepEqual(at.Lost, want) || at.Totals[0] != (Total{30, 1, 0, 0}) {
 		t.Errorf("after an accepted rewind: %+v, lost %v, want %v", at.Totals, at.Lost, want)
 	}

@@ -189,7 +189,7 @@ func (v *verifier) history() error {
 				for _, r := range sum.Ranges {
 					v.ranges[r.Partition] = append(v.ranges[r.Partition], r)
 				}
-				v.recorded(sum)
+				v.lost = append(v.lost, sum.Lost...)
 			}
 		}
 		if s.ParentSnapshotID == nil {
@@ -201,16 +201,6 @@ func (v *verifier) history() error {
 		slices.SortStableFunc(list, func(a, b control.Range) int { return cmp.Compare(a.Start, b.Start) })
 	}
 	return nil
-}
-
-// recorded notes what a summary tells of lost offsets.
-func (v *verifier) recorded(s Summary) {
-	for _, g := range s.gaps {
-		v.lost = append(v.lost, LostSpan{g.partition, g.start, g.end, LostRetention})
-	}
-	for _, g := range s.accepted {
-		v.lost = append(v.lost, LostSpan{g.partition, g.start, g.end, LostRewind})
-	}
 }
 
 func (v *verifier) example(p int32, format string, args ...any) {
