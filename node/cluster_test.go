@@ -25,7 +25,11 @@ import (
 	"github.com/tabletopic/tabletopic/streamstore"
 )
 
-func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
+func TestMain(m *testing.M) {
+	os.Setenv("AWS_ACCESS_KEY_ID", lab.AccessKey)
+	os.Setenv("AWS_SECRET_ACCESS_KEY", lab.SecretKey)
+	os.Exit(lab.Main(m))
+}
 
 // cluster is nodes on one PostgreSQL and one object store.
 type cluster struct {
@@ -87,6 +91,7 @@ func (c *cluster) consume(node *Node, topic, group string, n int) (values []stri
 // and who leads them, whoever was asked to create them. A node that is away takes its partitions
 // with it until it is back. Ids that the cluster shares are given once.
 func TestTwoNodesOneDatabase(t *testing.T) {
+	t.Parallel() // mostly waits
 	c := &cluster{t: t, data: t.TempDir(), objects: t.TempDir(), metadata: lab.Postgres(t)}
 	// They start at the same time, on an empty database.
 	nodes := make([]*Node, 2)
@@ -176,6 +181,7 @@ func leadersOf(topic kadm.TopicDetail) map[int32]int {
 // A group goes where its partition of __consumer_offsets goes; the node that it left sends its
 // members there.
 func TestGroupMoves(t *testing.T) {
+	t.Parallel() // mostly waits
 	c := &cluster{t: t, data: t.TempDir(), objects: t.TempDir(), metadata: lab.Postgres(t)}
 	one, two := c.open(1), c.open(2)
 	if _, err := kadm.NewClient(c.client(one)).CreateTopic(t.Context(), 2, 1, nil, "events"); err != nil {
@@ -230,6 +236,7 @@ func TestGroupMoves(t *testing.T) {
 
 // A node that is asked for a partition of another one says who leads it and where.
 func TestWrongNodeNamesTheLeader(t *testing.T) {
+	t.Parallel() // mostly waits
 	c := &cluster{t: t, data: t.TempDir(), objects: t.TempDir(), metadata: lab.Postgres(t)}
 	one, two := c.open(1), c.open(2)
 	topic, err := two.set.CreateTopic(t.Context(), metadata.NewTopic{Name: "events", Partitions: 1, Leaders: []streamstore.NodeID{2}})

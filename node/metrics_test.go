@@ -115,6 +115,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 
 // Every request to the object store says what it is for.
 func TestRequestsHaveAPurpose(t *testing.T) {
+	t.Parallel() // mostly waits
 	n := busyNode(t)
 	if err := n.store.Compact(t.Context()); err != nil {
 		t.Fatal(err)

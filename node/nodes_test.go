@@ -51,6 +51,7 @@ func (c *cluster) recover(n *Node, id string) (code int, last string) {
 // A node that answers is refused, without force; one that is gone is recovered, stays known
 // as such, and has all its records when it starts again. By force a living one is stopped.
 func TestRecoverANode(t *testing.T) {
+	t.Parallel() // mostly waits
 	c := &cluster{t: t, data: t.TempDir(), objects: t.TempDir(), metadata: lab.Postgres(t)}
 	one, two := c.open(1), c.open(2)
 	if _, err := one.set.CreateTopic(t.Context(), metadata.NewTopic{Name: "events", Partitions: 3, Leaders: []streamstore.NodeID{1}}); err != nil {

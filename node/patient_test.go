@@ -31,9 +31,7 @@ type s3Store struct {
 
 func newS3Store(t *testing.T) *s3Store {
 	t.Helper()
-	endpoint, access, secret := lab.Versitygw(t)
-	t.Setenv("AWS_ACCESS_KEY_ID", access)
-	t.Setenv("AWS_SECRET_ACCESS_KEY", secret)
+	endpoint, _, _ := lab.Versitygw(t)
 	s := &s3Store{t: t, data: t.TempDir()}
 	proxy := lab.Proxy(t, endpoint, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		s.mu.Lock()
@@ -92,6 +90,7 @@ func (l *logged) says(text string) bool {
 // what, and ends well: the probe, the metadata's generation, the listing of the write-ahead
 // log of the life before, its fence and its data.
 func TestStartOutlastsBusyObjectStore(t *testing.T) {
+	t.Parallel() // mostly waits
 	s := newS3Store(t)
 	var first, second logged
 	busy := func(log *logged, until map[string]string) func(r *http.Request) (int, string) {
@@ -193,6 +192,7 @@ func TestStoreWithoutConditionIsRefused(t *testing.T) {
 
 // A start that waits can be given up.
 func TestStartGivenUp(t *testing.T) {
+	t.Parallel() // mostly waits
 	s := newS3Store(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
