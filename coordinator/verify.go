@@ -95,7 +95,7 @@ type PartitionReport struct {
 	Causes     map[string]int64 `json:"dead_letters_by_cause,omitempty"`
 	Duplicates int64            `json:"duplicates"`           // rows or dead letters too many
 	Lost       int64            `json:"lost"`                 // records that are nowhere
-	Beyond     int64            `json:"beyond"`               // rows that the table says it does not hold
+	Beyond     int64            `json:"beyond"`               // rows that the table says it does not hold; offsets of commits, if not deep
 	Ahead      int64            `json:"ahead"`                // offsets that the table holds, and the log never gave
 	Deleted    int64            `json:"deleted"`              // rows that others deleted
 	Gaps       int64            `json:"gaps"`                 // offsets of GapRanges
@@ -315,6 +315,10 @@ func (v *verifier) commits(p int32, r *PartitionReport, c *counter) (sound bool)
 			v.example(p, "the snapshots of main cover offsets below %d, and the table says %d: was it rolled back?", at, r.Next)
 		}
 	}
+	beyond := max(0, at-r.Next)
+	if beyond > 0 {
+		v.example(p, "the snapshots of main cover offsets below %d, and the table says %d: has a property of it been removed?", at, r.Next)
+	}
 	t, counted := v.position.Totals[p]
 	if counted {
 		rows, dead = t.Rows, t.Dead
@@ -328,7 +332,7 @@ func (v *verifier) commits(p int32, r *PartitionReport, c *counter) (sound bool)
 		}
 	}
 	if !v.Deep {
-		r.Rows, r.Dead, r.Lost, r.Duplicates = rows, dead, lost, twice
+		r.Rows, r.Dead, r.Lost, r.Duplicates, r.Beyond = rows, dead, lost, twice, beyond
 	}
 	return lost+twice == 0
 }

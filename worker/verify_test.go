@@ -175,6 +175,15 @@ func TestVerifyTellsWhatWasDone(t *testing.T) {
 			t.Errorf("%+v, want one duplicate, 2 rows beyond, and 3 of others: they name no place of the topic", r)
 		}
 	})
+	t.Run("the table no longer says where it is", func(t *testing.T) {
+		p := filled(t, 40)
+		p.foreign(func(tx *table.Transaction) error { return tx.RemoveProperties([]string{"tabletopic.state"}) })
+		for _, deep := range []bool{false, true} {
+			if r, one := p.verifyAs(coordinator.Verification{Deep: deep}); r.OK || one.Beyond != 40 {
+				t.Errorf("deep %t: %+v, want 40 rows beyond", deep, r)
+			}
+		}
+	})
 	t.Run("the table says more than the log gave", func(t *testing.T) {
 		p := filled(t, 40)
 		p.logs[0] = &memoryLog{}
