@@ -17,6 +17,7 @@ import (
 // Two servers on one PostgreSQL and one object store make the tables of their topics, which
 // both lead in part, also after one of them was killed; each answers for all.
 func TestTwoServersOneDatabase(t *testing.T) {
+	t.Parallel()
 	shared := []string{"--metadata", lab.Postgres(t), "--object-store", "file://" + t.TempDir()}
 	servers := []*server{
 		startServer(t, append([]string{"--node-id", "1"}, shared...)...),

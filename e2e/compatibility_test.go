@@ -30,6 +30,7 @@ const missingFile = "testLoadTableWithMissingMetadataFile(Path)"
 
 // The Iceberg project's own suite for REST catalogs finds nothing wrong.
 func TestRESTCompatibilityKit(t *testing.T) {
+	t.Parallel()
 	lab.Path(t, "rest-compatibility", "classpath")
 	got := runKit(t)
 	counts := map[string]int{}

@@ -390,8 +390,10 @@ func removeDataFile(t testing.TB, s *server) string {
 // Two processes run under one node id on one store: the second serves; the first
 // acknowledges nothing more, says why, and ends.
 func TestSecondProcessFencesTheFirst(t *testing.T) {
+	t.Parallel()
 	for _, wal := range []string{"file", "s3"} {
 		t.Run("wal="+wal, func(t *testing.T) {
+			t.Parallel()
 			first := startServer(t, "--wal", wal)
 			first.createTopic("t", 1, time.Second)
 			produce := func(s *server, value string) error {

@@ -87,12 +87,13 @@ func runCommands(t *testing.T, text string) string {
 
 // Each of the examples' queries prints the same five pages.
 func TestExampleQueries(t *testing.T) {
+	t.Parallel()
 	l := directoryLake(t)
 	s := l.server(t)
 	l.queryEnv = sharedEngines(t)
 	s.createTopic("clicks", 2, 500*time.Millisecond)
 	produceExample(t, s, "python", "clicks", 0, 1203)
-	waitForTable(t, s, "clicks", 1203, 30*time.Second)
+	waitForTable(t, s, "clicks", 1203, 60*time.Second)
 	want := "/page/0\t3\n/page/1\t3\n/page/10\t3\n/page/100\t3\n/page/101\t3\n"
 	jars, err := os.ReadFile(filepath.Join(lab.Home(), "spark", "classpath"))
 	if err != nil {
@@ -118,6 +119,7 @@ func TestExampleQueries(t *testing.T) {
 
 // A mistyped setting is refused with its place and the name that was meant, exit code 2.
 func TestWrongConfiguration(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "node.yaml")
 	if err := os.WriteFile(file, []byte("wal-lingr: 5ms\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -33,10 +33,14 @@ func s3Lake(t testing.TB) *lake {
 	}
 }
 
-// forEachLake runs a test on the directory store and on S3.
+// forEachLake runs a test on the directory store and on S3, side by side.
 func forEachLake(t *testing.T, test func(t *testing.T, l *lake)) {
-	t.Run("directory", func(t *testing.T) { test(t, directoryLake(t)) })
-	t.Run("s3", func(t *testing.T) { test(t, s3Lake(t)) })
+	for name, open := range map[string]func(testing.TB) *lake{"directory": directoryLake, "s3": s3Lake} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, open(t))
+		})
+	}
 }
 
 func (l *lake) server(t testing.TB) *server {
@@ -132,6 +136,7 @@ type tableStatus struct {
 // 200,000 records from three clients in three languages are, row for row and value for
 // value, the same in four engines as a Kafka consumer sees them.
 func TestEnginesAgreeWithTheLog(t *testing.T) {
+	t.Parallel()
 	forEachLake(t, func(t *testing.T, l *lake) {
 		s := l.server(t)
 		l.queryEnv = sharedEngines(t)
@@ -145,7 +150,7 @@ func TestEnginesAgreeWithTheLog(t *testing.T) {
 			sumID += done.SumEventID
 			first += counts[language]
 		}
-		waitForTable(t, s, "clicks", 200_000, 60*time.Second)
+		waitForTable(t, s, "clicks", 200_000, 2*time.Minute)
 
 		want := run(t, nil, "lab/oracle", "--bootstrap", s.kafka, "--registry", s.registryURL(), "--sort", "clicks")
 		aggregates := fmt.Sprintf("200000,%d,%d,0,199999,200000\n", sumDwell, sumID)
@@ -172,6 +177,7 @@ func TestEnginesAgreeWithTheLog(t *testing.T) {
 
 // A real data set with nulls, delays below zero, local and UTC times, value for value.
 func TestFlights(t *testing.T) {
+	t.Parallel()
 	l := directoryLake(t)
 	s := l.server(t)
 	l.queryEnv = sharedEngines(t)
@@ -180,7 +186,7 @@ func TestFlights(t *testing.T) {
 	if n := strings.Count(want, "\n") - 1; n != 336_776 {
 		t.Fatalf("the data set has %d rows", n)
 	}
-	waitForTable(t, s, "flights", 336_776, 60*time.Second)
+	waitForTable(t, s, "flights", 336_776, 2*time.Minute)
 	columns := strings.TrimSpace(run(t, nil, "lab/flights", "--columns"))
 	for _, engine := range engines {
 		t.Run(engine, func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 // keys that the catalog hands out, and has none of its own; others are turned away, and no
 // secret is in the server's log.
 func TestRESTCatalogClients(t *testing.T) {
+	t.Parallel()
 	python := lab.Path(t, "python", "venv", "bin", "python")
 	endpoint, access, secret := lab.Versitygw(t)
 	clients := filepath.Join(t.TempDir(), "clients")

@@ -19,6 +19,7 @@ import (
 // time its metadata database is gone. Restored from the bucket, it has every acknowledged
 // record and every table, exactly once, and goes on.
 func TestRestoreLostMetadata(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name  string
 		flags []string
@@ -27,7 +28,10 @@ func TestRestoreLostMetadata(t *testing.T) {
 		{"sqlite, s3 WAL", []string{"--wal", "s3"}},
 		{"postgres", []string{"--metadata", ""}},
 	} {
-		t.Run(test.name, func(t *testing.T) { testRestore(t, test.flags) })
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			testRestore(t, test.flags)
+		})
 	}
 }
 
@@ -126,6 +130,7 @@ func restoreMetadata(t testing.TB, s *server, cluster bool, flags []string) {
 
 // A server whose database is gone, and that begins with a new one, is told what to do.
 func TestStartWithoutTheDatabase(t *testing.T) {
+	t.Parallel()
 	s := startServer(t)
 	s.createTopic("t", 1, time.Second)
 	s.stop()

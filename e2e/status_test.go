@@ -159,13 +159,14 @@ func TestCatalogHangsOrRefuses(t *testing.T) {
 // A table that somebody rolled back is paused, and says what to do; when that is done it
 // goes on by itself. Rows that PyIceberg adds and deletes meanwhile are told as those of others.
 func TestPausedTableAndForeignRows(t *testing.T) {
+	t.Parallel()
 	l := directoryLake(t)
 	s := l.server(t)
 	s.createTopic("events", 1, 500*time.Millisecond)
 	header := registerSchema(t, s, "events-value", eventSchema)
 	for i := range int64(4) {
 		produceAll(t, s, "events", encoded(t, header, eventSchema, event{i, "x"}))
-		waitForTable(t, s, "events", i+1, 30*time.Second)
+		waitForTable(t, s, "events", i+1, 60*time.Second)
 	}
 	foreign := func(code string) {
 		t.Helper()

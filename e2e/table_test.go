@@ -45,6 +45,7 @@ func produceAll(t testing.TB, s *server, topic string, values ...[]byte) {
 // A nullable field is added in mid-stream: the column appears, old rows are null, and the
 // first new record has its value.
 func TestAddedFieldBecomesColumn(t *testing.T) {
+	t.Parallel()
 	l := directoryLake(t)
 	s := l.server(t)
 	s.createTopic("people", 1, 500*time.Millisecond)
@@ -70,13 +71,13 @@ func TestAddedFieldBecomesColumn(t *testing.T) {
 	nick, zip := "ada", 12345
 	h1 := registerSchema(t, s, "people-value", v1)
 	produceAll(t, s, "people", encoded(t, h1, v1, person1{1, home1{"Rome"}}), encoded(t, h1, v1, person1{2, home1{"Oslo"}}))
-	waitForTable(t, s, "people", 2, 30*time.Second)
+	waitForTable(t, s, "people", 2, 60*time.Second)
 	h2 := registerSchema(t, s, "people-value", v2)
 	produceAll(t, s, "people",
 		encoded(t, h2, v2, person2{3, &nick, home2{"Bonn", &zip}}),
 		encoded(t, h1, v1, person1{4, home1{"Lima"}}),
 		encoded(t, h2, v2, person2{5, nil, home2{"Bern", nil}}))
-	waitForTable(t, s, "people", 5, 30*time.Second)
+	waitForTable(t, s, "people", 5, 60*time.Second)
 	want := "id,nick,city,zip\n1,NULL,Rome,NULL\n2,NULL,Oslo,NULL\n3,ada,Bonn,12345\n4,NULL,Lima,NULL\n5,NULL,Bern,NULL\n"
 	if got := l.query(t, s, "duckdb", "SELECT id, nick, home.city AS city, home.zip AS zip FROM ice.default.people"); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
@@ -139,6 +140,7 @@ func TestCatalogAway(t *testing.T) {
 
 // What cannot be decoded goes to the dead letters with its cause; its neighbours land.
 func TestBadPayloads(t *testing.T) {
+	t.Parallel()
 	l := directoryLake(t)
 	s := l.server(t)
 	s.createTopic("events", 1, 500*time.Millisecond)
@@ -154,7 +156,7 @@ func TestBadPayloads(t *testing.T) {
 		[]byte{},
 		nil, // a tombstone is a row without values
 		good(1))
-	waitForTable(t, s, "events", 3, 30*time.Second)
+	waitForTable(t, s, "events", 3, 60*time.Second)
 	got := l.query(t, s, "duckdb", `SELECT id, text, _kafka."offset" AS o FROM ice.default.events`)
 	if want := "id,text,o\n0,good,0\n1,good,7\nNULL,NULL,6\n"; got != want {
 		t.Errorf("table\n%swant\n%s", got, want)
@@ -182,6 +184,7 @@ func TestBadPayloads(t *testing.T) {
 
 // Requests that cannot work are refused with a reason, and the server goes on.
 func TestRefusedRequests(t *testing.T) {
+	t.Parallel()
 	s := startServer(t)
 	ctx := context.Background()
 	adm := s.admin()
@@ -219,7 +222,7 @@ func TestRefusedRequests(t *testing.T) {
 		s.createTopic(topic, 1, 500*time.Millisecond)
 		header := registerSchema(t, s, topic+"-value", eventSchema)
 		produceAll(t, s, topic, encoded(t, header, eventSchema, event{1, topic}))
-		waitForTable(t, s, topic, 1, 30*time.Second)
+		waitForTable(t, s, topic, 1, 60*time.Second)
 		var status struct{ Table string }
 		if err := s.api("/api/tables/"+topic, &status); err != nil || !strings.HasSuffix(status.Table, table) {
 			t.Errorf("topic %s is table %q, %v; want %s", topic, status.Table, err, table)
@@ -233,7 +236,7 @@ func TestRefusedRequests(t *testing.T) {
 	}
 	header := registerSchema(t, s, "Orders.v1-value", eventSchema)
 	produceAll(t, s, "Orders.v1", encoded(t, header, eventSchema, event{2, "still here"}))
-	waitForTable(t, s, "Orders.v1", 2, 30*time.Second)
+	waitForTable(t, s, "Orders.v1", 2, 60*time.Second)
 }
 
 // On a full disk produce is told that it timed out, the server says why and stays up, and
@@ -288,6 +291,7 @@ func TestFullDisk(t *testing.T) {
 
 // Each command that says something says it as JSON too.
 func TestOutputJSON(t *testing.T) {
+	t.Parallel()
 	s := startServer(t)
 	schema := filepath.Join(t.TempDir(), "event.avsc")
 	if err := os.WriteFile(schema, []byte(eventSchema), 0o600); err != nil {
@@ -323,6 +327,7 @@ func TestOutputJSON(t *testing.T) {
 
 // A command that waits for records says that the server is gone, and goes on when it is back.
 func TestConsumeOutlivesTheServer(t *testing.T) {
+	t.Parallel()
 	s := startServer(t)
 	s.createTopic("a", 1, time.Second)
 	printed := &logBuffer{}

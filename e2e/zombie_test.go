@@ -80,13 +80,16 @@ func (p *steady) waitFor(t *testing.T, n int) {
 // writes arrive, it acknowledges nothing, says why and ends by itself; what was acknowledged,
 // by the one or the other, is there, once.
 func TestZombieServer(t *testing.T) {
+	t.Parallel()
 	t.Run("stopped process", func(t *testing.T) {
+		t.Parallel()
 		endpoint, _, _ := lab.Versitygw(t)
 		z := newTakeover(t, endpoint, endpoint)
 		z.first.signalOnly(syscall.SIGSTOP)
 		z.takeOver(func() { z.first.signalOnly(syscall.SIGCONT) })
 	})
 	t.Run("writes held up", func(t *testing.T) {
+		t.Parallel()
 		endpoint, _, _ := lab.Versitygw(t)
 		held := &heldPuts{release: make(chan struct{})}
 		z := newTakeover(t, lab.Proxy(t, endpoint, held.handle), endpoint)
