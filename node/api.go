@@ -69,7 +69,8 @@ type PartitionStatus struct {
 
 // handleAPI adds the administration API. Errors are {"message": …}.
 //
-//	GET  /api/tables?topic=T                {"tables": [TableStatus, …]}, without columns, of these topics or of all
+//	GET  /api/tables?topic=T                {"tables": [TableStatus, …]}, without columns, of these topics or of all;
+//	                                        with local=true as far as this node knows
 //	GET  /api/tables/{topic}                TableStatus
 //	POST /api/tables/{topic}/verify?deep=true&strict=true   VerifyStatus, …: JSON lines as it goes on
 func (n *Node) handleAPI(mux *http.ServeMux) {
@@ -86,6 +87,9 @@ func (n *Node) handleAPI(mux *http.ServeMux) {
 		for _, t := range topics {
 			list = append(list, n.status(ctx, t.Topic, t.cfg, false, away))
 		}
+		if r.URL.Query().Get("local") != "true" {
+			n.askStates(ctx, topics, list, away)
+		}
 		answer(w, http.StatusOK, map[string]any{"tables": list})
 	})
 	mux.HandleFunc("GET /api/tables/{topic}", func(w http.ResponseWriter, r *http.Request) {
@@ -94,7 +98,10 @@ func (n *Node) handleAPI(mux *http.ServeMux) {
 			answer(w, http.StatusNotFound, message(err))
 			return
 		}
-		answer(w, http.StatusOK, n.status(r.Context(), t, cfg, true, map[streamstore.NodeID]error{}))
+		away := map[streamstore.NodeID]error{}
+		list := []TableStatus{n.status(r.Context(), t, cfg, true, away)}
+		n.askStates(r.Context(), []tableTopic{{t, cfg}}, list, away)
+		answer(w, http.StatusOK, list[0])
 	})
 	mux.HandleFunc("POST /api/tables/{topic}/verify", n.verifyTable)
 }

@@ -2,13 +2,16 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/apache/iceberg-go/table"
@@ -97,8 +100,56 @@ func (n *Node) status(ctx context.Context, t metadata.Topic, cfg partition.Table
 	return s
 }
 
+// askStates asks each other node that has coordinators of these tables for their states.
+func (n *Node) askStates(ctx context.Context, topics []tableTopic, list []TableStatus, away map[streamstore.NodeID]error) {
+	ctx, cancel := context.WithTimeout(ctx, lifeSign)
+	defer cancel()
+	led := map[streamstore.NodeID]map[string]*TableStatus{}
+	for i, t := range topics {
+		if leader := t.Partitions[0].Leader; leader != n.set.Node().ID && away[leader] == nil {
+			if led[leader] == nil {
+				led[leader] = map[string]*TableStatus{}
+			}
+			led[leader][t.Name] = &list[i]
+		}
+	}
+	var asked sync.WaitGroup
+	for _, m := range n.set.Members() {
+		if len(led[m.ID]) > 0 && m.Alive {
+			asked.Go(func() { n.askNode(ctx, m.Member, led[m.ID]) })
+		}
+	}
+	asked.Wait()
+}
+
+// askNode has a node say how the tables are that it coordinates.
+func (n *Node) askNode(ctx context.Context, m metadata.Member, tables map[string]*TableStatus) {
+	q := url.Values{"local": {"true"}}
+	if len(tables) <= 100 { // of all topics else, or the request would be too long
+		q["topic"] = slices.Sorted(maps.Keys(tables))
+	}
+	var list struct{ Tables []TableStatus }
+	resp, err := n.peers.do(ctx, m, http.MethodGet, "/api/tables?"+q.Encode(), nil)
+	if err == nil {
+		err = json.NewDecoder(http.MaxBytesReader(nil, resp.Body, maxPeerBody)).Decode(&list)
+		resp.Body.Close()
+	}
+	if err != nil {
+		now := time.Now()
+		for _, s := range tables {
+			s.says(coordinator.TableUnknown, coordinator.Ailment{Message: "its coordinator is with partition 0: " + leaderAway(m.ID, err).Error(), Since: now})
+		}
+		return
+	}
+	for _, said := range list.Tables {
+		if s := tables[said.Topic]; s != nil {
+			s.State, s.Message, s.Since = said.State, said.Message, said.Since
+		}
+	}
+}
+
 // elsewhere decides the state of a table whose coordinator is not on this node, by what the
-// workers here wait for.
+// workers here wait for. The coordinator knows better.
 func (s *TableStatus) elsewhere(now time.Time, w coordinator.Work, cfg partition.TableConfig, filled bool) {
 	var h coordinator.Health
 	h.Filled(filled)

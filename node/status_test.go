@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/apache/iceberg-go/table"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -34,7 +35,10 @@ func TestStatusOfWhatLeadersAwayHave(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return n.status(t.Context(), topic, cfg, true, map[streamstore.NodeID]error{})
+		away := map[streamstore.NodeID]error{}
+		list := []TableStatus{n.status(t.Context(), topic, cfg, true, away)}
+		n.askStates(t.Context(), []tableTopic{{topic, cfg}}, list, away)
+		return list[0]
 	}
 	until(t, "both partitions are in the table", func() string {
 		s := status(nodes[1])
@@ -48,6 +52,38 @@ func TestStatusOfWhatLeadersAwayHave(t *testing.T) {
 	if coordinates == other {
 		t.Fatalf("node %d leads both partitions", other)
 	}
+	// The coordinator alone knows why its table is paused; the other node asks it.
+	id, tbl := table.Identifier{"default", "events"}, (*table.Table)(nil)
+	set := func(main int64) {
+		t.Helper()
+		_, err := nodes[other].builtin.CommitTable(t.Context(), id, nil, []table.Update{table.NewSetSnapshotRefUpdate(table.MainBranch, main, table.BranchRef, 0, 0, 0)})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := cl.ProduceSync(t.Context(), &kgo.Record{Partition: 0, Key: []byte("k")}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the third row is in the table, by another commit", func() (missing string) {
+		var err error
+		if tbl, err = nodes[other].builtin.Load(t.Context(), id); err != nil || status(nodes[other]).Rows != 3 || tbl.CurrentSnapshot().ParentSnapshotID == nil {
+			return fmt.Sprint(tbl, err)
+		}
+		return ""
+	})
+	set(*tbl.CurrentSnapshot().ParentSnapshotID)
+	for id, n := range nodes {
+		until(t, fmt.Sprintf("node %d says that the table is paused", id), func() string {
+			if s := status(n); s.State != coordinator.TablePaused || !strings.Contains(s.Message, "main does not descend") {
+				return fmt.Sprintf("%s: %s", s.State, s.Message)
+			}
+			return ""
+		})
+	}
+	set(tbl.CurrentSnapshot().SnapshotID)
+	until(t, "the table is well again", func() string {
+		return strings.TrimPrefix(string(status(nodes[other]).State), string(coordinator.TableOK))
+	})
 	for _, x := range []struct {
 		away, here streamstore.NodeID
 		lost, left int32
@@ -68,10 +104,10 @@ func TestStatusOfWhatLeadersAwayHave(t *testing.T) {
 			t.Errorf("without node %d the table is %s: %s; want %s", x.away, s.State, s.Message, x.state)
 		}
 		lost, left := s.Partitions[x.lost], s.Partitions[x.left]
-		if !strings.Contains(lost.Message, advice) || lost.LogEnd != -1 || lost.LagRecords != 0 || lost.TableNext != 1 {
+		if !strings.Contains(lost.Message, advice) || lost.LogEnd != -1 || lost.LagRecords != 0 || lost.TableNext != 2-int64(x.lost) {
 			t.Errorf("partition %d of node %d: %+v", x.lost, x.away, lost)
 		}
-		if left.Message != "" || left.LogEnd != 1 || left.TableNext != 1 {
+		if left.Message != "" || left.LogEnd != 2-int64(x.left) || left.TableNext != left.LogEnd {
 			t.Errorf("partition %d of node %d: %+v", x.left, x.here, left)
 		}
 		_, cfg, err := here.tableOf("events")
@@ -83,7 +119,7 @@ func TestStatusOfWhatLeadersAwayHave(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !r.OK || len(r.Unverified) != 1 || r.Unverified[0] != x.lost || !strings.Contains(r.UnverifiedReasons[x.lost], advice) ||
-			len(r.Partitions) != 1 || r.Partitions[0].Rows != 1 {
+			len(r.Partitions) != 1 || r.Partitions[0].Rows != 2-int64(x.left) {
 			t.Errorf("without node %d verification says %+v", x.away, r)
 		}
 		nodes[x.away] = c.open(int(x.away))
