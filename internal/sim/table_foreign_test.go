@@ -59,11 +59,7 @@ func (w *tableWorld) act(r *rand.Rand, id table.Identifier, act, when string) {
 	case "rewrite":
 		next, err = f.rewrite()
 	case "expire":
-		// What a table lost by a rollback is known by its snapshots: whoever deletes them
-		// before anybody looked has the last word.
-		if !w.rewound[name] {
-			next, err = f.expire()
-		}
+		next, err = f.expire()
 	case "add column":
 		next, err = f.addColumn()
 	case "branch":
@@ -84,7 +80,6 @@ func (w *tableWorld) act(r *rand.Rand, id table.Identifier, act, when string) {
 	w.trace.add("other", "%s of %s, when %s: %v", act, name, when, err)
 	if err == nil && next != nil && next != t {
 		w.byOthers[next.MetadataLocation()] = act
-		w.rewound[name] = act == "roll back" || w.rewound[name] && act != "replace"
 	} else if err != nil && !errors.Is(err, catalog.ErrCommitConflict) {
 		w.fail("%s of %s by another writer: %v", act, name, err)
 	}

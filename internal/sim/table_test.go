@@ -147,10 +147,9 @@ type tableWorld struct {
 	nodes  []*tableNode
 	topics []*tableTopic // by node
 
-	healed      atomic.Bool   // no more faults
-	catalogAway atomic.Bool   // for all
-	others      chan struct{} // cap 1: one foreign writer at a time
-	rewound     map[string]bool
+	healed      atomic.Bool       // no more faults
+	catalogAway atomic.Bool       // for all
+	others      chan struct{}     // cap 1: one foreign writer at a time
 	byOthers    map[string]string // guarded by others; what a foreign writer did, by metadata location
 	known       atomic.Bool       // the registry knows the late schema
 	ids         atomic.Int64      // of records
@@ -160,7 +159,7 @@ func newTableWorld(t *testing.T, seed uint64) *tableWorld {
 	r := rand.New(rand.NewPCG(seed, 3))
 	w := &tableWorld{
 		t: t, seed: seed, plan: newTablePlan(r), disk: newRecorder(), trace: newTrace(),
-		others: make(chan struct{}, 1), byOthers: map[string]string{}, rewound: map[string]bool{},
+		others: make(chan struct{}, 1), byOthers: map[string]string{},
 	}
 	w.failing, w.stop = context.WithCancelCause(context.Background())
 	var err error
