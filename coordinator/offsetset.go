@@ -54,13 +54,3 @@ func (s *offsetSet) each(fn func(o int64)) {
 		}
 	}
 }
-
-// setOf returns the set of a partition, and makes it.
-func setOf(sets map[int32]*offsetSet, partition int32) *offsetSet {
-	s := sets[partition]
-	if s == nil {
-		s = &offsetSet{}
-		sets[partition] = s
-	}
-	return s
-}

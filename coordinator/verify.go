@@ -120,15 +120,26 @@ type verifier struct {
 	table    *table.Table
 	position Position
 	lost     []LostSpan
-	ranges   map[int32][]control.Range // of the commits that main still knows
-	declared bool                      // the snapshot counts as many rows as its manifests
-	rows     map[int32]*offsetSet      // in the table
-	deleted  map[int32]*offsetSet      // in files, and deleted by others
-	extra    map[int32]int64           // rows too many
-	beyond   map[int32]int64           // rows of offsets that the table says it does not hold
-	examples map[int32][]string
+	declared bool             // the snapshot counts as many rows as its manifests
+	found    map[int32]*found // by partition, those of Logs
 	report   *Report
 	progress Progress
+}
+
+// found is what the table has of a partition.
+type found struct {
+	ranges   []control.Range // of the commits that main still knows, in order
+	rows     offsetSet       // in the table
+	deleted  offsetSet       // in files, and deleted by others
+	extra    int64           // rows too many
+	beyond   int64           // rows of offsets that the table says it does not hold
+	examples []string
+}
+
+func (f *found) example(format string, args ...any) {
+	if len(f.examples) < maxExamples {
+		f.examples = append(f.examples, fmt.Sprintf(format, args...))
+	}
 }
 
 // Verify compares the table's current snapshot with the committed records of the log that it
@@ -142,16 +153,16 @@ func Verify(ctx context.Context, t *table.Table, in Verification) (*Report, erro
 		pos = Position{Next: map[int32]int64{}}
 	}
 	v := &verifier{
-		Verification: in, table: t, position: pos, ranges: map[int32][]control.Range{},
-		rows: map[int32]*offsetSet{}, deleted: map[int32]*offsetSet{}, extra: map[int32]int64{}, beyond: map[int32]int64{}, examples: map[int32][]string{},
+		Verification: in, table: t, position: pos, found: map[int32]*found{},
 		report: &Report{Topic: in.Topic.Name, Table: strings.Join(t.Identifier(), "."), Deep: in.Deep},
+	}
+	for p, log := range in.Logs {
+		v.found[p] = &found{}
+		start, end := log.Bounds()
+		v.progress.Total += max(0, min(end, pos.Next[p])-start)
 	}
 	if err := v.history(); err != nil {
 		return nil, fmt.Errorf("verify table %v: %w", t.Identifier(), err)
-	}
-	for p, log := range in.Logs {
-		start, end := log.Bounds()
-		v.progress.Total += max(0, min(end, pos.Next[p])-start)
 	}
 	if in.Deep {
 		if err := v.files(ctx); err != nil {
@@ -187,7 +198,9 @@ func (v *verifier) history() error {
 			}
 			if ok && sum.Topic == v.Topic.ID {
 				for _, r := range sum.Ranges {
-					v.ranges[r.Partition] = append(v.ranges[r.Partition], r)
+					if f := v.found[r.Partition]; f != nil {
+						f.ranges = append(f.ranges, r)
+					}
 				}
 				v.lost = append(v.lost, sum.Lost...)
 			}
@@ -197,16 +210,10 @@ func (v *verifier) history() error {
 		}
 		s = meta.SnapshotByID(*s.ParentSnapshotID)
 	}
-	for _, list := range v.ranges {
-		slices.SortStableFunc(list, func(a, b control.Range) int { return cmp.Compare(a.Start, b.Start) })
+	for _, f := range v.found {
+		slices.SortStableFunc(f.ranges, func(a, b control.Range) int { return cmp.Compare(a.Start, b.Start) })
 	}
 	return nil
-}
-
-func (v *verifier) example(p int32, format string, args ...any) {
-	if len(v.examples[p]) < maxExamples {
-		v.examples[p] = append(v.examples[p], fmt.Sprintf(format, args...))
-	}
 }
 
 func (v *verifier) tick() {
@@ -217,18 +224,18 @@ func (v *verifier) tick() {
 
 // partition compares one partition.
 func (v *verifier) partition(ctx context.Context, p int32) (PartitionReport, error) {
-	log, next := v.Logs[p], v.position.Next[p]
+	log, next, f := v.Logs[p], v.position.Next[p], v.found[p]
 	start, end := log.Bounds()
-	r := PartitionReport{Partition: p, Start: start, End: end, Next: next, Ahead: max(0, next-end), Duplicates: v.extra[p]}
+	r := PartitionReport{Partition: p, Start: start, End: end, Next: next, Ahead: max(0, next-end), Duplicates: f.extra}
 	if r.Ahead > 0 {
-		v.example(p, "the table holds offsets up to %d, and the log ends at %d: has the log been restored from an older copy?", next, end)
+		f.example("the table holds offsets up to %d, and the log ends at %d: has the log been restored from an older copy?", next, end)
 	}
 	spans := lostOf(v.lost, p)
 	for _, l := range spans {
 		r.Gaps += l.End - l.Start
 	}
 	r.GapRanges = spans[:min(len(spans), maxGaps)]
-	c := &counter{start: start, next: min(next, end), spans: spans, total: v.position.Totals[p], ranges: v.ranges[p]}
+	c := &counter{found: f, start: start, next: min(next, end), spans: spans, total: v.position.Totals[p]}
 	c.cut()
 	if v.Deep {
 		if err := v.deep(ctx, &r, c); err != nil {
@@ -238,11 +245,11 @@ func (v *verifier) partition(ctx context.Context, p int32) (PartitionReport, err
 	if err := v.scan(ctx, log, c); err != nil {
 		return r, err
 	}
-	commits := v.commits(p, &r, c)
+	commits := v.commits(&r, c)
 	if v.Deep {
 		v.settle(&r, c, commits)
 	}
-	r.Examples = v.examples[p]
+	r.Examples = f.examples
 	return r, nil
 }
 
@@ -287,7 +294,7 @@ func (v *verifier) scan(ctx context.Context, log LogReader, c *counter) error {
 
 // commits compares what the commits say of themselves with the log, and reports whether
 // that is sound. Without the files at hand it is the verdict.
-func (v *verifier) commits(p int32, r *PartitionReport, c *counter) (sound bool) {
+func (v *verifier) commits(r *PartitionReport, c *counter) (sound bool) {
 	var lost, twice int64
 	rows, dead := int64(0), int64(0)
 	at := int64(-1)
@@ -295,40 +302,40 @@ func (v *verifier) commits(p int32, r *PartitionReport, c *counter) (sound bool)
 		rows, dead = rows+x.Rows, dead+x.Dead
 		if at >= 0 && x.Start < at {
 			twice += min(at, x.End) - x.Start
-			v.example(p, "offsets %d to %d are in more than one commit", x.Start, min(at, x.End))
+			c.example("offsets %d to %d are in more than one commit", x.Start, min(at, x.End))
 		}
 		if at >= 0 && x.Start > at {
 			if n := c.unexplained(at, x.Start); n > 0 {
 				lost += n
-				v.example(p, "offsets %d to %d are in no commit", at, x.Start)
+				c.example("offsets %d to %d are in no commit", at, x.Start)
 			}
 		}
 		at = max(at, x.End)
 		if n, whole := c.records(x.Start, x.End), x.Start >= c.start; whole && n > x.Rows+x.Dead {
 			lost += n - x.Rows - x.Dead
-			v.example(p, "offsets %d to %d have %d records, and their commit %d rows and %d dead letters", x.Start, x.End, n, x.Rows, x.Dead)
+			c.example("offsets %d to %d have %d records, and their commit %d rows and %d dead letters", x.Start, x.End, n, x.Rows, x.Dead)
 		}
 	}
 	if at >= 0 && at < r.Next {
 		if n := c.unexplained(at, r.Next); n > 0 {
 			lost += n
-			v.example(p, "the snapshots of main cover offsets below %d, and the table says %d: was it rolled back?", at, r.Next)
+			c.example("the snapshots of main cover offsets below %d, and the table says %d: was it rolled back?", at, r.Next)
 		}
 	}
 	beyond := max(0, at-r.Next)
 	if beyond > 0 {
-		v.example(p, "the snapshots of main cover offsets below %d, and the table says %d: has a property of it been removed?", at, r.Next)
+		c.example("the snapshots of main cover offsets below %d, and the table says %d: has a property of it been removed?", at, r.Next)
 	}
-	t, counted := v.position.Totals[p]
+	t, counted := v.position.Totals[r.Partition]
 	if counted {
 		rows, dead = t.Rows, t.Dead
 		if n := c.records(t.Begin, r.Next); c.start <= t.Begin && n-t.Rows-t.Dead > lost {
 			lost = n - t.Rows - t.Dead
-			v.example(p, "offsets %d to %d have %d records, and all commits of them %d rows and %d dead letters", t.Begin, r.Next, n, t.Rows, t.Dead)
+			c.example("offsets %d to %d have %d records, and all commits of them %d rows and %d dead letters", t.Begin, r.Next, n, t.Rows, t.Dead)
 		}
 		if over := t.Rows + t.Dead + t.Gaps - (r.Next - t.Begin); over > twice {
 			twice = over
-			v.example(p, "%d rows, dead letters and lost offsets are counted in offsets %d to %d", t.Rows+t.Dead+t.Gaps, t.Begin, r.Next)
+			c.example("%d rows, dead letters and lost offsets are counted in offsets %d to %d", t.Rows+t.Dead+t.Gaps, t.Begin, r.Next)
 		}
 	}
 	if !v.Deep {
@@ -340,16 +347,15 @@ func (v *verifier) commits(p int32, r *PartitionReport, c *counter) (sound bool)
 // A counter counts the records of a log between the offsets where something begins or ends,
 // so that most batches need not be decoded.
 type counter struct {
+	*found
 	start, next int64 // what is looked at
 	spans       []LostSpan
 	total       Total
-	ranges      []control.Range
 
 	cuts   []int64 // ascending; cell i is from cuts[i] to cuts[i+1]
 	counts []int64
 
-	rows, dead, deleted *offsetSet // deep only
-	missing             *offsetSet
+	dead, missing *offsetSet // deep only
 }
 
 // cut makes the cells.
@@ -383,12 +389,12 @@ func (c *counter) takes(b record.Batch, at int64) bool {
 	}
 	dense := b.NumRecords() == int(b.Count())
 	switch {
-	case c.rows != nil && dense:
+	case c.dead != nil && dense:
 		for o := max(base, at); o < min(next, c.next); o++ {
 			c.take(o)
 		}
 		return true
-	case c.rows == nil && base >= at && next <= c.next && c.cell(base) == c.cell(next-1):
+	case c.dead == nil && base >= at && next <= c.next && c.cell(base) == c.cell(next-1):
 		c.counts[c.cell(base)] += int64(b.NumRecords())
 		return true
 	}
@@ -398,7 +404,7 @@ func (c *counter) takes(b record.Batch, at int64) bool {
 // take counts a record, and with the files at hand looks for it.
 func (c *counter) take(offset int64) {
 	c.counts[c.cell(offset)]++
-	if c.rows == nil || c.rows.has(offset) || c.dead.has(offset) || c.deleted.has(offset) || c.inSpan(offset) {
+	if c.dead == nil || c.rows.has(offset) || c.dead.has(offset) || c.deleted.has(offset) || c.inSpan(offset) {
 		return
 	}
 	c.missing.add(offset)

@@ -98,7 +98,7 @@ func (d *deepReader) at(partition int32, offset int64, named bool) origin {
 // held reports whether the table says that it holds the origin of a row, in a partition that is
 // verified. Only such are remembered one by one: what other writers name has no bound.
 func (d *deepReader) held(o origin) bool {
-	return o.valid && d.Logs[o.partition] != nil && o.offset < d.position.Next[o.partition]
+	return o.valid && d.found[o.partition] != nil && o.offset < d.position.Next[o.partition]
 }
 
 // task reads one data file, and what others have deleted of it.
@@ -126,9 +126,12 @@ func (d *deepReader) task(ctx context.Context, task table.FileScanTask) error {
 		})
 	}
 	all := map[int32]*offsetSet{}
+	for p := range d.found {
+		all[p] = &offsetSet{}
+	}
 	if err := d.file(ctx, df, func(o origin) error {
 		if d.held(o) {
-			setOf(all, o.partition).add(o.offset)
+			all[o.partition].add(o.offset)
 		}
 		return nil
 	}); err != nil {
@@ -140,25 +143,26 @@ func (d *deepReader) task(ctx context.Context, task table.FileScanTask) error {
 			return
 		}
 		if d.held(o) {
-			setOf(all, o.partition).remove(o.offset)
+			all[o.partition].remove(o.offset)
 		}
 		d.live(o, df)
 	})
 	for p, set := range all {
-		set.each(func(offset int64) { setOf(d.deleted, p).add(offset) })
+		set.each(func(offset int64) { d.found[p].deleted.add(offset) })
 	}
 	return err
 }
 
 // live notes a row of the table.
 func (d *deepReader) live(o origin, df iceberg.DataFile) {
-	if !d.held(o) {
-		d.beyond[o.partition]++
-		return
-	}
-	if !setOf(d.rows, o.partition).add(o.offset) {
-		d.extra[o.partition]++
-		d.example(o.partition, "offset %d is in more than one row, again in %s", o.offset, df.FilePath())
+	f := d.found[o.partition]
+	switch {
+	case f == nil: // its partition is not verified
+	case !d.held(o):
+		f.beyond++
+	case !f.rows.add(o.offset):
+		f.extra++
+		f.example("offset %d is in more than one row, again in %s", o.offset, df.FilePath())
 	}
 }
 
@@ -318,11 +322,11 @@ func (d *deepReader) eachOfGroup(g *file.RowGroupReader, pc, oc int, fn func(ori
 
 // deep counts what the files and the dead letters have of a partition.
 func (v *verifier) deep(ctx context.Context, r *PartitionReport, c *counter) error {
-	c.rows, c.deleted, c.dead, c.missing = setOf(v.rows, r.Partition), setOf(v.deleted, r.Partition), &offsetSet{}, &offsetSet{}
-	r.Beyond = v.beyond[r.Partition]
+	c.dead, c.missing = &offsetSet{}, &offsetSet{}
+	r.Beyond = c.beyond
 	r.Rows = c.rows.count + r.Duplicates + r.Beyond
 	if r.Beyond > 0 {
-		v.example(r.Partition, "%d rows have offsets of %d or more", r.Beyond, r.Next)
+		c.example("%d rows have offsets of %d or more", r.Beyond, r.Next)
 	}
 	r.Causes = map[string]int64{}
 	return v.Letters(ctx, r.Partition, func(offset int64, cause string) {
@@ -333,7 +337,7 @@ func (v *verifier) deep(ctx context.Context, r *PartitionReport, c *counter) err
 		r.Causes[cause]++
 		if c.rows.has(offset) {
 			r.Duplicates++
-			v.example(r.Partition, "offset %d is a row and a dead letter", offset)
+			c.example("offset %d is a row and a dead letter", offset)
 		}
 	})
 }
@@ -351,11 +355,11 @@ func (v *verifier) settle(r *PartitionReport, c *counter, commits bool) {
 	c.missing.each(func(offset int64) {
 		if v.declared && commits && c.committed(offset) {
 			r.Deleted++
-			v.example(r.Partition, "offset %d was a row, and others deleted it", offset)
+			c.example("offset %d was a row, and others deleted it", offset)
 			return
 		}
 		r.Lost++
-		v.example(r.Partition, "offset %d is neither a row nor a dead letter", offset)
+		c.example("offset %d is neither a row nor a dead letter", offset)
 	})
 }
 
