@@ -28,6 +28,8 @@ import (
 	"github.com/tabletopic/tabletopic/objectstore"
 )
 
+func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
+
 // engineFixture serves a catalog on local files, in a directory whose name needs no
 // escaping anywhere but in careless code.
 func engineFixture(t *testing.T, cfg Config) (uri string, c *catalogsql.Catalog, store catalogtest.Store) {
@@ -276,7 +278,7 @@ want("SHOW NAMESPACES IN ice", [("web",)])
 
 // Trino reads our table, changes it, and makes its own.
 func TestTrino(t *testing.T) {
-	url := lab.Trino(t)
+	url := lab.SharedTrino(t)
 	uri, c, store := engineFixture(t, Config{})
 	tbl, err := c.Create(t.Context(), table.Identifier{"web", "clicks"}, catalogtest.Schema(), nil)
 	if err != nil {

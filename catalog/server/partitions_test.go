@@ -110,7 +110,7 @@ func writePartitioned(t *testing.T, c *catalogsql.Catalog, locator catalog.Locat
 func TestEnginesFindRowsByPartition(t *testing.T) {
 	python := lab.Path(t, "python", "venv", "bin", "python")
 	lab.Path(t, "duckdb", "venv")
-	trino := lab.Trino(t)
+	trino := lab.SharedTrino(t)
 	uri, c, store := engineFixture(t, Config{})
 	writePartitioned(t, c, store)
 	texts, times := partitionedValues()
