@@ -172,9 +172,9 @@ func (m *restoreModel) checkOrphans(l *lifetime) {
 // deletes and sweeps, what is restored from the bucket has every acknowledged record, and
 // every object that it names; and what it does not name is swept.
 func TestRestoreAtAnyMoment(t *testing.T) {
-	seeds := uint64(6)
+	seeds := uint64(restoreSeeds)
 	if testing.Short() {
-		seeds = 3
+		seeds = min(seeds, 3)
 	}
 	first := uint64(time.Now().UnixNano())
 	for seed := first; seed < first+seeds; seed++ {

@@ -32,6 +32,9 @@ func (b *byPurpose) ObserveRequest(r objectstore.Request) {
 // compaction, deletion and everything else. To be quick the test has all sizes, and the
 // rate, divided by 256; each request then stands for 256 times its bytes.
 func TestRequestsPerGiB(t *testing.T) {
+	if underRace {
+		t.Skip("counts requests, ten times as long with the race detector: make sim")
+	}
 	for _, streams := range []int{30, 300} {
 		synctest.Test(t, func(t *testing.T) {
 			const scale = 256
@@ -80,6 +83,9 @@ func TestRequestsPerGiB(t *testing.T) {
 // After compaction a sequential reader needs at most 1.3 requests for each 4 MiB, those with which
 // its read-ahead grows included.
 func TestRequestsPerColdRead(t *testing.T) {
+	if underRace {
+		t.Skip("counts requests, ten times as long with the race detector: make sim")
+	}
 	e := newEnv(t)
 	var count objectstore.Counter
 	cfg := Config{WALBytes: 1 << 20, UploadBytes: 6 << 20, LogCacheBytes: 32 << 20, CompactionInterval: -1, CleanupInterval: -1, MinorInterval: -1, MajorInterval: -1}

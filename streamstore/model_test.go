@@ -452,7 +452,7 @@ var modelConfigs = []Config{
 	},
 }
 
-var modelSeeds = flag.Uint64("model-seeds", 10, "how many seeds the model tests run")
+var modelSeeds = flag.Uint64("model-seeds", defaultModelSeeds, "how many seeds the model tests run")
 
 // Whatever is appended, read, trimmed, closed, reopened, destroyed, uploaded and cleaned,
 // through crashes and faults of bucket and database, the streams hold what a list in memory holds.
