@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bufio"
+	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 var (
@@ -33,11 +35,58 @@ func TestSimulation(t *testing.T) {
 
 func simulate(t *testing.T, seed uint64) {
 	w := newWorld(t, seed)
-	w.run()
-	w.trace.add("world", "%d operations, %d batches acknowledged, %d requests", w.ops.Load(), w.acked.Load(), w.requests.Load())
-	if *oneSeed >= 0 && !t.Failed() {
-		t.Log("\n" + w.trace.text())
+	w.simulate(w.plan.chaos+12*time.Hour, w.run)
+}
+
+// A simulation is what a run of either kind has: it ends with what is wrong, or when it is over.
+type simulation struct {
+	t     *testing.T
+	seed  uint64
+	trace *trace
+
+	failing context.Context
+	stop    context.CancelCauseFunc // ends failing, with why
+}
+
+func newSimulation(t *testing.T, seed uint64) simulation {
+	s := simulation{t: t, seed: seed, trace: newTrace()}
+	s.failing, s.stop = context.WithCancelCause(context.Background())
+	return s
+}
+
+// fail ends the run with what is wrong.
+func (s *simulation) fail(format string, args ...any) {
+	err := fmt.Errorf(format, args...)
+	s.trace.add("world", "FAILED: %v", err)
+	s.stop(err)
+}
+
+// simulate returns when run does. It panics when that takes longer than limit.
+func (s *simulation) simulate(limit time.Duration, run func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		run()
+	}()
+	stuck := time.NewTimer(limit)
+	defer stuck.Stop()
+	select {
+	case <-done:
+	case <-stuck.C:
+		fmt.Println(s.report("it does not end"))
+		panic("simulation does not end") // with the stacks of all goroutines
 	}
+	if err := context.Cause(s.failing); err != nil {
+		s.t.Error(s.report(err.Error()))
+	} else if *oneSeed >= 0 {
+		s.t.Log("\n" + s.trace.text())
+	}
+	s.stop(nil)
+}
+
+func (s *simulation) report(why string) string {
+	test, _, _ := strings.Cut(s.t.Name(), "/")
+	return fmt.Sprintf("seed %d: %s\nrepeat with: go test ./internal/sim -run '%s$' -sim.seed %d -v\n%s", s.seed, why, test, s.seed, s.trace.text())
 }
 
 // seeds are those that flags ask for; or those that ever failed, and the first many, of which

@@ -339,7 +339,7 @@ func (h *history) leftOut(at place, offset int64) bool {
 
 // readTable reads the rows of the head of main that come from a log. None may be there twice.
 func (w *tableWorld) readTable(t *table.Table) (map[place]map[int64]row, error) {
-	live, err := w.files(w.disk).live(t.CurrentSnapshot())
+	live, err := w.files.live(t.CurrentSnapshot())
 	if err != nil {
 		return nil, err
 	}

@@ -164,7 +164,7 @@ func (f *foreigner) rewrite() (*table.Table, error) {
 	if f.t.CurrentSnapshot() == nil || !f.t.Spec().IsUnpartitioned() {
 		return f.t, nil
 	}
-	live, err := f.w.files(f.w.disk).live(f.t.CurrentSnapshot())
+	live, err := f.w.files.live(f.t.CurrentSnapshot())
 	if err != nil {
 		return nil, err
 	}

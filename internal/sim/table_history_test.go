@@ -21,14 +21,27 @@ import (
 
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
 
-// A files reads manifests, each once: they never change.
+// A files reads manifests and their lists, each once: they never change.
 type files struct {
 	fs    *catalog.IO
-	known map[string][]iceberg.DataFile // the live data files of a manifest
+	lists map[string][]iceberg.ManifestFile // by location
+	known map[string][]iceberg.DataFile     // the live data files of a manifest
 }
 
-func (w *tableWorld) files(b objectstore.Bucket) *files {
-	return &files{catalog.NewIO(w.failing, locate(b)), map[string][]iceberg.DataFile{}}
+func newFiles(ctx context.Context, b objectstore.Bucket) *files {
+	return &files{catalog.NewIO(ctx, locate(b)), map[string][]iceberg.ManifestFile{}, map[string][]iceberg.DataFile{}}
+}
+
+func (f *files) manifests(s *table.Snapshot) ([]iceberg.ManifestFile, error) {
+	if list, ok := f.lists[s.ManifestList]; ok {
+		return list, nil
+	}
+	list, err := s.Manifests(f.fs)
+	if err != nil {
+		return nil, fmt.Errorf("manifests of snapshot %d: %w", s.SnapshotID, err)
+	}
+	f.lists[s.ManifestList] = list
+	return list, nil
 }
 
 // live returns the data files of a snapshot by location.
@@ -37,22 +50,21 @@ func (f *files) live(s *table.Snapshot) (map[string]iceberg.DataFile, error) {
 	if s == nil {
 		return live, nil
 	}
-	manifests, err := s.Manifests(f.fs)
+	manifests, err := f.manifests(s)
 	if err != nil {
-		return nil, fmt.Errorf("manifests of snapshot %d: %w", s.SnapshotID, err)
+		return nil, err
 	}
 	for _, m := range manifests {
 		entries, ok := f.known[m.FilePath()]
-		for e, err := range m.Entries(f.fs, true) {
-			if ok {
-				break
+		if !ok {
+			for e, err := range m.Entries(f.fs, true) {
+				if err != nil {
+					return nil, fmt.Errorf("manifest %s: %w", m.FilePath(), err)
+				}
+				entries = append(entries, e.DataFile())
 			}
-			if err != nil {
-				return nil, fmt.Errorf("manifest %s: %w", m.FilePath(), err)
-			}
-			entries = append(entries, e.DataFile())
+			f.known[m.FilePath()] = entries
 		}
-		f.known[m.FilePath()] = entries
 		for _, df := range entries {
 			if live[df.FilePath()] != nil {
 				return nil, fmt.Errorf("snapshot %d has %s twice", s.SnapshotID, df.FilePath())
@@ -66,7 +78,9 @@ func (f *files) live(s *table.Snapshot) (map[string]iceberg.DataFile, error) {
 // A history is all that a catalog ever named for one table, step by step.
 type history struct {
 	w     *tableWorld
-	files *files // of everything that ever was in the bucket
+	files *files                    // of everything that ever was in the bucket
+	steps int                       // of the catalog that are replayed
+	metas map[string]table.Metadata // by location
 
 	adopted map[string]bool    // data files that some snapshot had, of all tables
 	columns map[int]string     // of the table, by field id
@@ -86,30 +100,34 @@ type place struct {
 // A span is the offsets [start, end).
 type span struct{ start, end int64 }
 
-// replay checks every step of the catalog for a table, from the first.
+// replay checks every step of the catalog for a table that it did not check before.
 func (w *tableWorld) replay(id table.Identifier) (*history, error) {
-	h := &history{w: w, files: w.files(w.disk.all), adopted: map[string]bool{}}
+	h := w.histories[id[1]]
+	if h == nil {
+		h = &history{w: w, files: w.files, metas: map[string]table.Metadata{}, adopted: map[string]bool{}}
+		w.histories[id[1]] = h
+	}
 	all, err := w.pointers(id[1])
 	if err != nil {
 		return nil, err
 	}
-	metas := map[string]table.Metadata{}
-	for _, p := range all {
+	for _, p := range all[h.steps:] {
+		h.steps++
 		if p.new == "" {
 			continue
 		}
-		if metas[p.new] != nil {
+		if h.metas[p.new] != nil {
 			return nil, fmt.Errorf("the catalog names %s again", p.new)
 		}
 		next, err := catalog.ReadMetadata(h.files.fs, p.new)
 		if err != nil {
 			return nil, err
 		}
-		metas[p.new] = next
+		h.metas[p.new] = next
 		by := w.byOthers[p.new]
 		if p.old == "" {
 			err = h.begin(next)
-		} else if err = h.step(metas[p.old], p.old, next, by); err != nil {
+		} else if err = h.step(h.metas[p.old], p.old, next, by); err != nil {
 			err = fmt.Errorf("%w\n(%s)", err, cmp.Or(by, "our own commit"))
 		}
 		if err != nil {
@@ -349,20 +367,34 @@ func (h *history) data(base, next table.Metadata, s *table.Snapshot, rows int64)
 
 // missing checks that every file that the table names is there.
 func (w *tableWorld) missing(t *table.Table) error {
-	files := w.files(w.disk)
 	checked := map[string]bool{}
+	check := func(s *table.Snapshot, location string) error {
+		if !checked[location] && !w.exists(w.failing, location) {
+			return fmt.Errorf("snapshot %d names %s, which is not there", s.SnapshotID, location)
+		}
+		checked[location] = true
+		return nil
+	}
 	for _, s := range t.Metadata().Snapshots() {
-		live, err := files.live(&s)
+		if err := check(&s, s.ManifestList); err != nil {
+			return err
+		}
+		manifests, err := w.files.manifests(&s)
+		if err != nil {
+			return err
+		}
+		for _, m := range manifests {
+			if err := check(&s, m.FilePath()); err != nil {
+				return err
+			}
+		}
+		live, err := w.files.live(&s)
 		if err != nil {
 			return err
 		}
 		for location := range live {
-			if checked[location] {
-				continue
-			}
-			checked[location] = true
-			if !w.exists(w.failing, location) {
-				return fmt.Errorf("snapshot %d names %s, which is not there", s.SnapshotID, location)
+			if err := check(&s, location); err != nil {
+				return err
 			}
 		}
 	}

@@ -49,10 +49,7 @@ func TestTableSimulation(t *testing.T) {
 
 func simulateTable(t *testing.T, seed uint64) {
 	w := newTableWorld(t, seed)
-	w.run()
-	if *oneSeed >= 0 && !t.Failed() {
-		t.Log("\n" + w.trace.text())
-	}
+	w.simulate(w.plan.chaos+24*time.Hour, w.run)
 }
 
 // A tablePlan is what a seed decides once for a whole run.
@@ -129,20 +126,19 @@ func some(r *rand.Rand, all []string, n int) []string {
 
 // A tableWorld is one run of the simulation of tables.
 type tableWorld struct {
-	t    *testing.T
-	seed uint64
+	simulation
 	plan tablePlan
 	disk *recorder // the bucket as it is
 	meta *metadata.Store
 	// catalog is the catalog without faults, as other writers use it.
 	catalog *catalogsql.Catalog
 	locator *objectstore.Locator
+	// files reads what ever was in the bucket, for who has others, or at the end.
+	files     *files
+	histories map[string]*history // by name of the table; at the end
 
-	trace   *trace
 	sent    sync.WaitGroup // requests under way
 	zombies sync.WaitGroup // lives whose node goes on without them
-	failing context.Context
-	stop    context.CancelCauseFunc // ends failing, with why
 
 	nodes  []*tableNode
 	topics []*tableTopic // by node
@@ -158,10 +154,10 @@ type tableWorld struct {
 func newTableWorld(t *testing.T, seed uint64) *tableWorld {
 	r := rand.New(rand.NewPCG(seed, 3))
 	w := &tableWorld{
-		t: t, seed: seed, plan: newTablePlan(r), disk: newRecorder(), trace: newTrace(),
-		others: make(chan struct{}, 1), byOthers: map[string]string{},
+		simulation: newSimulation(t, seed), plan: newTablePlan(r), disk: newRecorder(),
+		others: make(chan struct{}, 1), byOthers: map[string]string{}, histories: map[string]*history{},
 	}
-	w.failing, w.stop = context.WithCancelCause(context.Background())
+	w.files = newFiles(w.failing, w.disk.all)
 	var err error
 	if w.meta, err = metadata.Open(w.failing, "sqlite::memory:", nil); err != nil {
 		t.Fatal(err)
@@ -206,50 +202,23 @@ func locate(b objectstore.Bucket) *objectstore.Locator {
 	return l
 }
 
-// fail ends the run with what is wrong.
-func (w *tableWorld) fail(format string, args ...any) {
-	err := fmt.Errorf(format, args...)
-	w.trace.add("world", "FAILED: %v", err)
-	w.stop(err)
-}
-
 // run lets nodes come and go, then heals everything and checks what is left.
 func (w *tableWorld) run() {
+	defer w.meta.Close()
 	ctx, cancel := context.WithTimeout(w.failing, w.plan.chaos)
 	defer cancel()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		var actors sync.WaitGroup
-		for _, n := range w.nodes {
-			actors.Go(func() { n.run(ctx) })
-		}
-		actors.Go(func() { w.actForeign(ctx) })
-		actors.Go(func() { w.awayAtTimes(ctx) })
-		actors.Wait()
-		w.zombies.Wait()
-		if w.failing.Err() == nil {
-			w.finish()
-		}
-		w.sent.Wait()
-	}()
-	stuck := time.NewTimer(w.plan.chaos + 24*time.Hour)
-	defer stuck.Stop()
-	select {
-	case <-done:
-	case <-stuck.C:
-		fmt.Println(w.report("it does not end"))
-		panic("simulation does not end") // with the stacks of all goroutines
+	var actors sync.WaitGroup
+	for _, n := range w.nodes {
+		actors.Go(func() { n.run(ctx) })
 	}
-	w.meta.Close()
-	if err := context.Cause(w.failing); err != nil {
-		w.t.Error(w.report(err.Error()))
+	actors.Go(func() { w.actForeign(ctx) })
+	actors.Go(func() { w.awayAtTimes(ctx) })
+	actors.Wait()
+	w.zombies.Wait()
+	if w.failing.Err() == nil {
+		w.finish()
 	}
-	w.stop(nil)
-}
-
-func (w *tableWorld) report(why string) string {
-	return fmt.Sprintf("seed %d: %s\nrepeat with: go test ./internal/sim -run 'TestTableSimulation$' -sim.seed %d -v\n%s", w.seed, why, w.seed, w.trace.text())
+	w.sent.Wait()
 }
 
 // awayAtTimes takes the catalog away from all nodes, for some time.

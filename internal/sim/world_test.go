@@ -108,21 +108,17 @@ func newPlan(seed uint64, r *rand.Rand) plan {
 
 // A world is one run of the simulation.
 type world struct {
-	t    *testing.T
-	seed uint64
+	simulation
 	plan plan
 	disk *objectstore.Memory // the bucket as it is
 	meta *streamstore.MemoryManager
 	dir  string // of the SQLite databases
 
-	trace    *trace
 	requests atomic.Int64
 	ops      atomic.Int64
 	acked    atomic.Int64
 	sent     sync.WaitGroup // requests under way
 	zombies  sync.WaitGroup // lives whose node goes on without them
-	failing  context.Context
-	stop     context.CancelCauseFunc // ends failing, with why
 
 	nodes []*node
 	power chan struct{} // cap 1: one node loses it at a time
@@ -135,8 +131,7 @@ type world struct {
 
 func newWorld(t *testing.T, seed uint64) *world {
 	r := rand.New(rand.NewPCG(seed, 0))
-	w := &world{t: t, seed: seed, plan: newPlan(seed, r), disk: objectstore.NewMemory(), trace: newTrace(), power: make(chan struct{}, 1)}
-	w.failing, w.stop = context.WithCancelCause(context.Background())
+	w := &world{simulation: newSimulation(t, seed), plan: newPlan(seed, r), disk: objectstore.NewMemory(), power: make(chan struct{}, 1)}
 	if w.plan.sql {
 		w.dir = t.TempDir()
 		w.path = filepath.Join(w.dir, "metadata-0.db")
@@ -166,49 +161,23 @@ func (w *world) createDatabase() {
 	}
 }
 
-// fail ends the run with what is wrong.
-func (w *world) fail(format string, args ...any) {
-	err := fmt.Errorf(format, args...)
-	w.trace.add("world", "FAILED: %v", err)
-	w.stop(err)
-}
-
 // run lets nodes come and go, then checks what is left.
 func (w *world) run() {
 	ctx, cancel := context.WithTimeout(w.failing, w.plan.chaos)
 	defer cancel()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		var nodes sync.WaitGroup
-		for _, n := range w.nodes {
-			nodes.Go(func() { n.run(ctx) })
-		}
-		w.loseDatabases(ctx)
-		nodes.Wait()
-		w.zombies.Wait()
-		w.sent.Wait()
-		if w.failing.Err() == nil {
-			w.finish()
-		}
-		w.sent.Wait()
-	}()
-	stuck := time.NewTimer(w.plan.chaos + 12*time.Hour)
-	defer stuck.Stop()
-	select {
-	case <-done:
-	case <-stuck.C:
-		fmt.Println(w.report("it does not end"))
-		panic("simulation does not end") // with the stacks of all goroutines
+	var nodes sync.WaitGroup
+	for _, n := range w.nodes {
+		nodes.Go(func() { n.run(ctx) })
 	}
-	if err := context.Cause(w.failing); err != nil {
-		w.t.Error(w.report(err.Error()))
+	w.loseDatabases(ctx)
+	nodes.Wait()
+	w.zombies.Wait()
+	w.sent.Wait()
+	if w.failing.Err() == nil {
+		w.finish()
 	}
-	w.stop(nil)
-}
-
-func (w *world) report(why string) string {
-	return fmt.Sprintf("seed %d: %s\nrepeat with: go test ./internal/sim -run 'TestSimulation$' -sim.seed %d -v\n%s", w.seed, why, w.seed, w.trace.text())
+	w.sent.Wait()
+	w.trace.add("world", "%d operations, %d batches acknowledged, %d requests", w.ops.Load(), w.acked.Load(), w.requests.Load())
 }
 
 // manager connects a life to the metadata. With SQLite it is a store of its own, which
