@@ -45,7 +45,7 @@ fuzz:
 
 mutate:
 	e2e/lab/mutate
-	$(GOTESTSUM) -- -tags mutate -run TestFindsWhatGuardsPrevent ./internal/sim
+	$(GOTESTSUM) -- -tags mutate -timeout 30m -run TestFindsWhatGuardsPrevent ./internal/sim
 
 e2e:
 	$(GOTESTSUM) -- -vet off -timeout 40m -count 1 -parallel $$(($$(nproc) * 2)) ./e2e/...

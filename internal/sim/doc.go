@@ -31,23 +31,35 @@
 // anew and lose the control topic. Other writers, by iceberg-go, append, rewrite, expire, roll
 // back, add columns, branches and tags, partition, drop and replace.
 //
-// At the end everything heals, and each table must catch up. Then:
+// A node may also be unable to write its log, for longer than unadopted files are spared, while its
+// data files and the catalog go on.
 //
-//   - each record that the log has or had is a row with its values, or a dead letter, once, or in
-//     a gap that a commit recorded;
-//   - the history of the catalog, which the database notes and of which all files are kept, is
-//     replayed: each change was built on the one before; each commit of ours is there once, goes on
-//     where the table was, adds its files and loses no one's file, column, branch, tag or property;
-//     field ids keep their meaning;
-//   - every file that a snapshot names is there, and no data file that none ever named.
+// At the end everything heals, and each table must catch up. Then it must be so that
 //
-// Transactions of producers are not part of it.
+//   - each record that the log has or had is a row with its values, or a dead letter, once: a bad
+//     record neither stops those behind it nor goes without a letter;
+//   - or it is in a gap that a commit recorded, because retention, an administrator or a user took it
+//     away first; where retention waits for the table without end and nobody else removes, there is
+//     no gap;
+//   - each change that the catalog ever named was built on the one before, and none is named twice: two
+//     writers never both win. The database notes all of them, and all files are kept to replay them;
+//   - a commit of ours is in the table once, whatever was lost of its requests and answers, and of a
+//     process between data file, manifest, manifest list, metadata and swap;
+//   - in it, the offsets of each partition go on where the table was, and the ranges have as many
+//     rows as the files that it adds; an older epoch never commits after a newer;
+//   - it takes no file, column, branch, tag or property from anybody else;
+//   - a field id is that of one column for ever, and a column has one, while new versions of the
+//     record's schema, and other writers, add columns;
+//   - every manifest list, manifest and data file of every snapshot is there, and no data file of ours
+//     that no snapshot ever named. Manifests and metadata of attempts that came to nothing stay.
+//
+// Transactions of producers are not part of it, and so not that aborted rows are in no snapshot.
 //
 // # Running
 //
 // The tests of the package are the simulation:
 //
-//	go test ./internal/sim                         200 seeds of logs and 150 of tables (10 with -race), and all in testdata
+//	go test ./internal/sim                         200 seeds of logs and 500 of tables (10 with -race), and all in testdata
 //	go test ./internal/sim -sim.seed 17 -v         one of them, with its trace
 //	go test ./internal/sim -sim.seeds 1000-5000    others
 //

@@ -33,11 +33,11 @@ var found = []struct{ guard, seeds string }{
 // foundInTables names guards of the tables.
 var foundInTables = []struct{ guard, seeds string }{
 	{"sql-commit-compares", "1-2"},
-	{"table-rewind", "40-41"},
-	{"topic-incarnation", "17-19"},
-	{"table-of-another-topic", "12-13"},
-	{"dead-letter-stays-dead", "28-30"},
-	{"registry-down-waits", "29-30"},
+	{"table-rewind", "40-60"},
+	{"topic-incarnation", "9-40"},
+	{"table-of-another-topic", "44-60"},
+	{"dead-letter-stays-dead", "15-30"},
+	{"registry-down-waits", "15-45"},
 }
 
 // The simulation finds faults: without one of these guards some seed fails, in a process of its own.

@@ -2,4 +2,4 @@
 
 package sim
 
-const tableSeeds = 150
+const tableSeeds = 500

@@ -25,9 +25,19 @@ func TestSimulation(t *testing.T) {
 	if *oneSeed >= 0 {
 		runtime.GOMAXPROCS(1) // one goroutine at a time takes turns the same way again, nearly
 	}
-	for _, seed := range seeds(t, "testdata/seeds.txt", 200) {
-		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
+	each(t, seeds(t, "testdata/seeds.txt", 200), simulate)
+}
+
+// each runs the seeds. With -failfast those that wait when one fails are left out, which package
+// testing does not do with parallel tests.
+func each(all *testing.T, seeds []uint64, simulate func(*testing.T, uint64)) {
+	failFast := flag.Lookup("test.failfast").Value.String() == "true"
+	for _, seed := range seeds {
+		all.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			t.Parallel()
+			if failFast && all.Failed() {
+				t.SkipNow()
+			}
 			synctest.Test(t, func(t *testing.T) { simulate(t, seed) })
 		})
 	}

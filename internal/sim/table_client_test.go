@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/objectstore"
 	"github.com/tabletopic/tabletopic/partition"
 	"github.com/tabletopic/tabletopic/record"
 )
@@ -134,6 +135,9 @@ func ms(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10)
 // serve starts the clients of the life.
 func (l *tableLife) serve() {
 	l.log("serves")
+	if l.n.w.plan.mute > 0 {
+		l.clients.Go(l.muteAtTimes)
+	}
 	r := rand.New(rand.NewPCG(l.n.w.seed, uint64(l.n.id)<<40|uint64(l.n.lives)))
 	l.clients.Go(func() {
 		for {
@@ -151,6 +155,28 @@ func (l *tableLife) serve() {
 			}
 		}
 	})
+}
+
+// muteAtTimes lets the writes of the log wait for some time, and nothing else: what the node
+// knows grows old.
+func (l *tableLife) muteAtTimes() {
+	r := l.actor.draw("mute")
+	pause := func(d time.Duration) bool {
+		select {
+		case <-l.stopping:
+			return false
+		case <-time.After(d):
+			return true
+		}
+	}
+	for pause(time.Duration(r.Int64N(int64(l.n.w.plan.mute / 4)))) {
+		hold := l.streams.Hold(objectstore.Before, func(op objectstore.Op, _ string) bool { return op == objectstore.OpPutIfAbsent })
+		d := l.n.w.plan.mute/3 + time.Duration(r.Int64N(int64(l.n.w.plan.mute*2/3)))
+		l.log("cannot write its log for %v", d)
+		pause(d)
+		hold.Release(nil)
+		l.log("writes its log again")
+	}
 }
 
 // produce appends some records to a partition, now and then many.

@@ -15,7 +15,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/apache/arrow-go/v18/parquet/compress"
@@ -39,12 +38,7 @@ func TestTableSimulation(t *testing.T) {
 		uuid.SetRand(rand.NewChaCha8(key)) // ids decide the order of files and snapshots
 		t.Cleanup(func() { uuid.SetRand(nil) })
 	}
-	for _, seed := range seeds(t, "testdata/table_seeds.txt", tableSeeds) {
-		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { simulateTable(t, seed) })
-		})
-	}
+	each(t, seeds(t, "testdata/table_seeds.txt", tableSeeds), simulateTable)
 }
 
 func simulateTable(t *testing.T, seed uint64) {
@@ -73,6 +67,7 @@ type tablePlan struct {
 	grace             time.Duration // of files that no commit adopted: longer than an attempt to commit may take
 	shared            bool          // the second topic is to fill the table of the first, which must be refused
 	streams           objectstore.Faults
+	mute              time.Duration // the longest that a node cannot write its log, while its bucket and catalog serve
 }
 
 func newTablePlan(r *rand.Rand) tablePlan {
@@ -112,6 +107,9 @@ func newTablePlan(r *rand.Rand) tablePlan {
 	p.foreign = some(r, foreignActs, 4)
 	p.admin = some(r, adminActs, 3)
 	p.mixed = !slices.Contains(p.foreign, "drop")
+	if p.grace == 40*time.Second && r.IntN(3) == 0 { // for longer than the grace
+		p.mute, p.life, p.chaos = 3*p.grace, 5*time.Minute, 2*p.chaos
+	}
 	return p
 }
 
