@@ -38,6 +38,8 @@ var foundInTables = []struct{ guard, seeds string }{
 	{"table-of-another-topic", "44-60"},
 	{"dead-letter-stays-dead", "15-30"},
 	{"registry-down-waits", "15-45"},
+	{"sweep-asks-table", "1-10"},
+	{"commit-continues", "170-200"},
 }
 
 // The simulation finds faults: without one of these guards some seed fails, in a process of its own.

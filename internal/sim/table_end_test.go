@@ -465,8 +465,8 @@ func (l *tableLife) readLetters() (map[place]map[int64]int, error) {
 	return letters, nil
 }
 
-// swept waits until the data files that no commit adopted are deleted. Those of a topic that
-// is gone stay, as do all if the control topic was lost.
+// swept waits until the data files that no commit adopted are deleted, and no others. Those of a
+// topic that is gone stay, as do all if the control topic was lost.
 func (l *tableLife) swept() error {
 	w := l.n.w
 	for _, act := range w.plan.admin {
@@ -478,6 +478,13 @@ func (l *tableLife) swept() error {
 	h, err := w.replay(l.topic().table)
 	if err != nil {
 		return err
+	}
+	t, err := w.catalog.Load(l.ctx, l.topic().table)
+	if err != nil {
+		return err
+	}
+	if err := w.missing(t); err != nil {
+		return fmt.Errorf("after the sweep: %w", err)
 	}
 	for after := ""; ; {
 		page, err := w.disk.List(w.failing, "warehouse/default/"+l.topic().table[1]+"/", after)
