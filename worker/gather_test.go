@@ -55,6 +55,59 @@ func TestConflictsRewriteNoDataFiles(t *testing.T) {
 	}
 }
 
+// A request gets all records of a quiet partition, also when they are more than a task of one
+// reads: what it leaves would wait for the next request, and always more behind it.
+func TestQuietPartitionIsReadToItsEnd(t *testing.T) {
+	p := newPath(t, 1)
+	p.start()
+	p.produce(1)
+	p.committed()
+	p.crash()
+	p.cfg.Lag, p.worker.Gather, p.worker.Offer, p.worker.ChunkBytes = time.Hour, time.Hour, time.Hour, quietShare*200
+	p.start()
+	p.wait(func() bool { return p.running.Lag(time.Now())[0].Committed == 1 }, func() string { return "the worker to know the table" })
+	log := p.logs[0]
+	reads := func() int {
+		log.mu.Lock()
+		defer log.mu.Unlock()
+		return log.reads
+	}
+	before := reads()
+	p.produce(1)
+	p.wait(func() bool { return reads() > before }, func() string { return "the first record to be read" })
+	const more = 50
+	p.produce(more)
+	// The task of the first record may not have ended when the first request comes.
+	for n, rows := 0, int64(0); rows != 1+more; n++ {
+		if n == 3 {
+			t.Fatalf("%d of %d rows are in the answers to %d requests", rows, 1+more, n)
+		}
+		rows = p.ask()
+	}
+}
+
+// ask requests a commit of what the table lacks behind its first record, and returns the rows of
+// the answer.
+func (p *path) ask() (rows int64) {
+	p.t.Helper()
+	commit := uuid.New()
+	if err := p.control.Append(p.t.Context(), p.topic, control.Request{Epoch: p.epoch, Commit: commit, Next: []control.Offset{{Partition: 0, Offset: 1}}}); err != nil {
+		p.t.Fatal(err)
+	}
+	p.wait(func() (answered bool) {
+		for _, e := range p.control.All(p.topic) {
+			if a, ok := e.(control.Answer); ok && a.Commit == commit {
+				answered, rows = true, 0
+				for _, f := range a.Files {
+					rows += f.Rows
+				}
+			}
+		}
+		return answered
+	}, func() string { return "an answer" })
+	return rows
+}
+
 // The records of a quiet partition are read together, when a request asks for them, and the
 // answer has all of them.
 func TestQuietPartitionIsReadForTheRequest(t *testing.T) {
@@ -81,21 +134,7 @@ func TestQuietPartitionIsReadForTheRequest(t *testing.T) {
 	}
 	// The task of the first record may not have ended when the first request comes.
 	for rows := int64(0); rows != 1+more; {
-		commit := uuid.New()
-		if err := p.control.Append(t.Context(), p.topic, control.Request{Epoch: p.epoch, Commit: commit, Next: []control.Offset{{Partition: 0, Offset: 1}}}); err != nil {
-			t.Fatal(err)
-		}
-		p.wait(func() (answered bool) {
-			for _, e := range p.control.All(p.topic) {
-				if a, ok := e.(control.Answer); ok && a.Commit == commit {
-					answered, rows = true, 0
-					for _, f := range a.Files {
-						rows += f.Rows
-					}
-				}
-			}
-			return answered
-		}, func() string { return "an answer" })
+		rows = p.ask()
 		if n := reads() - before; n > 2 {
 			t.Fatalf("%d reads, want one of the first record and one of the others; the answer has %d rows", n, rows)
 		}

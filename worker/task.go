@@ -161,21 +161,24 @@ func taskBytes(chunk int) int64 { return 4 * int64(chunk) }
 // would be most of the work.
 func (w *Worker) gathers(p *part, now time.Time) bool {
 	_, end := p.source.Bounds()
-	return !p.urgent && now.Before(p.later) && end-p.next < gatherRecords
+	return p.urgent == 0 && now.Before(p.later) && end-p.next < gatherRecords
 }
 
 // hurry has what waits for company read for the request.
 func (w *Worker) hurry() {
 	now := time.Now()
 	for _, p := range w.order {
-		p.urgent = !p.busy && !p.later.IsZero() && !now.Before(p.retryAt) && w.waiting(p)
+		p.urgent = 0
+		if !p.busy && !p.later.IsZero() && !now.Before(p.retryAt) && w.waiting(p) {
+			_, p.urgent = p.source.Bounds()
+		}
 	}
 }
 
 // settle closes the files for the request, when they have what it hurried. Memory may be short:
 // a request does not wait long for that.
 func (w *Worker) settle(ctx context.Context) {
-	urgent := slices.ContainsFunc(w.order, func(p *part) bool { return p.urgent })
+	urgent := slices.ContainsFunc(w.order, func(p *part) bool { return p.urgent > 0 })
 	if w.open && (!urgent || time.Since(w.sealed) > urgentPatience*w.cfg.Retry) {
 		w.open = false
 		w.seal(ctx)
@@ -327,6 +330,7 @@ type task struct {
 	err    error // what stopped the task; next is where to go on
 	size   int64 // of the lane
 	read   int   // bytes
+	ended  bool  // all is read that there was when the task began
 	first  int64 // timestamp of the first batch, in milliseconds; 0 if none was read
 }
 
@@ -365,6 +369,8 @@ func (t *task) prepare(ctx context.Context) (begin int64) {
 
 // convert decodes a chunk of records.
 func (t *task) convert(ctx context.Context) {
+	_, end := t.p.source.Bounds()
+	defer func() { t.ended = t.next >= end }()
 	batches, next, err := t.p.source.Read(ctx, t.next, t.chunk)
 	if err != nil {
 		if !errors.Is(err, ErrBelowStart) { // else prepare finds the gap
@@ -525,8 +531,12 @@ func (w *Worker) finish(t *task) {
 		r.Dead += t.dead
 	}
 	t.p.next, t.p.gap, t.p.skip = t.next, t.gap, t.skip
-	t.p.urgent, t.p.later = false, time.Time{}
-	if t.read < w.cfg.ChunkBytes/quietShare && t.next > t.begin && t.err == nil && t.needed < 0 && !t.split {
+	stopped := t.next == t.begin || t.err != nil || t.needed >= 0 || t.split
+	if stopped || t.next >= t.p.urgent {
+		t.p.urgent = 0
+	}
+	t.p.later = time.Time{}
+	if !stopped && t.ended && t.read < w.cfg.ChunkBytes/quietShare {
 		t.p.later = time.Now().Add(w.cfg.Gather)
 	}
 	w.gen.running -= taskBytes(t.chunk)

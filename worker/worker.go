@@ -151,7 +151,7 @@ type part struct {
 	waits   bool  // for the answer to Needed
 	retryAt time.Time
 	later   time.Time      // few records come: they are read together then …
-	urgent  bool           // … or now: a request waits for them
+	urgent  int64          // … or now, up to this offset: a request waits for them; 0 if none does
 	skip    map[int64]bool // dead letters of an earlier life; nil until known
 }
 
@@ -448,7 +448,7 @@ func (w *Worker) begin(ctx context.Context, t *tableInfo, next []control.Offset)
 	w.oldest = time.Time{}
 	for _, p := range w.order {
 		p.next, p.gap, p.busy, p.lane, p.waits, p.retryAt, p.skip = -1, 0, false, nil, false, time.Time{}, nil
-		p.later, p.urgent = time.Time{}, false
+		p.later, p.urgent = time.Time{}, 0
 		p.committed.Store(-1)
 		start, _ := p.source.Bounds()
 		p.source.Hold(start)
