@@ -55,35 +55,30 @@ func TestConflictsRewriteNoDataFiles(t *testing.T) {
 	}
 }
 
-// A request gets all records of a quiet partition, also when they are more than a task of one
-// reads: what it leaves would wait for the next request, and always more behind it.
-func TestQuietPartitionIsReadToItsEnd(t *testing.T) {
-	p := newPath(t, 1)
+// quietPath has a partition whose first record is in the table, and whose second was just read:
+// what follows waits for a request. Reads counts reads of the log from the second record on.
+func quietPath(t *testing.T, cfg Config) (p *path, reads func() int) {
+	t.Helper()
+	p = newPath(t, 1)
 	p.start()
 	p.produce(1)
-	p.committed()
+	p.committed() // there is a table
 	p.crash()
-	p.cfg.Lag, p.worker.Gather, p.worker.Offer, p.worker.ChunkBytes = time.Hour, time.Hour, time.Hour, quietShare*200
+	p.cfg.Lag, p.worker = time.Hour, cfg
+	p.worker.Retry, p.worker.Gather, p.worker.Offer = 5*time.Millisecond, time.Hour, time.Hour
 	p.start()
 	p.wait(func() bool { return p.running.Lag(time.Now())[0].Committed == 1 }, func() string { return "the worker to know the table" })
 	log := p.logs[0]
-	reads := func() int {
+	before := 0
+	reads = func() int {
 		log.mu.Lock()
 		defer log.mu.Unlock()
-		return log.reads
+		return log.reads - before
 	}
-	before := reads()
+	before = reads()
 	p.produce(1)
-	p.wait(func() bool { return reads() > before }, func() string { return "the first record to be read" })
-	const more = 50
-	p.produce(more)
-	// The task of the first record may not have ended when the first request comes.
-	for n, rows := 0, int64(0); rows != 1+more; n++ {
-		if n == 3 {
-			t.Fatalf("%d of %d rows are in the answers to %d requests", rows, 1+more, n)
-		}
-		rows = p.ask()
-	}
+	p.wait(func() bool { return reads() > 0 }, func() string { return "the second record to be read" })
+	return p, reads
 }
 
 // ask requests a commit of what the table lacks behind its first record, and returns the rows of
@@ -108,35 +103,33 @@ func (p *path) ask() (rows int64) {
 	return rows
 }
 
+// A request gets all records of a quiet partition, also when they are more than a task of one
+// reads: what it leaves would wait for the next request, and always more behind it.
+func TestQuietPartitionIsReadToItsEnd(t *testing.T) {
+	p, _ := quietPath(t, Config{ChunkBytes: quietShare * 200})
+	const more = 50
+	p.produce(more)
+	// The task of the second record may not have ended when the first request comes.
+	for n, rows := 0, int64(0); rows != 1+more; n++ {
+		if n == 3 {
+			t.Fatalf("%d of %d rows are in the answers to %d requests", rows, 1+more, n)
+		}
+		rows = p.ask()
+	}
+}
+
 // The records of a quiet partition are read together, when a request asks for them, and the
 // answer has all of them.
 func TestQuietPartitionIsReadForTheRequest(t *testing.T) {
-	p := newPath(t, 1)
-	p.start()
-	p.produce(1)
-	p.committed() // there is a table
-	p.crash()
-	p.cfg.Lag, p.worker.Gather, p.worker.Offer = time.Hour, time.Hour, time.Hour
-	p.start()
-	p.wait(func() bool { return p.running.Lag(time.Now())[0].Committed == 1 }, func() string { return "the worker to know the table" })
-	log := p.logs[0]
-	reads := func() int {
-		log.mu.Lock()
-		defer log.mu.Unlock()
-		return log.reads
-	}
-	before := reads()
-	p.produce(1)
-	p.wait(func() bool { return reads() > before }, func() string { return "the first record to be read" })
+	p, reads := quietPath(t, Config{})
 	const more = 20
 	for range more {
 		p.produce(1)
 	}
-	// The task of the first record may not have ended when the first request comes.
 	for rows := int64(0); rows != 1+more; {
 		rows = p.ask()
-		if n := reads() - before; n > 2 {
-			t.Fatalf("%d reads, want one of the first record and one of the others; the answer has %d rows", n, rows)
+		if n := reads(); n > 2 {
+			t.Fatalf("%d reads, want one of the second record and one of the others; the answer has %d rows", n, rows)
 		}
 	}
 }
