@@ -1,15 +1,8 @@
 package coordinator
 
 import (
-	"bytes"
-	"errors"
-	"os"
-	"path/filepath"
-	"reflect"
 	"slices"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 func exampleHeads() Position {
@@ -20,31 +13,7 @@ func exampleHeads() Position {
 
 // The heads of version 1 are read as they were written, and written the same.
 func TestHeadsFormatV1(t *testing.T) {
-	props := exampleHeads().properties(nil)
-	base := filepath.Join("testdata", "format", "v1", "heads")
-	var dump bytes.Buffer
-	if err := DumpProperties(&dump, props); err != nil {
-		t.Fatal(err)
-	}
-	encoded := encodeProperties(props)
-	if os.Getenv("TABLETOPIC_NEW_FIXTURES") != "" {
-		if err := errors.Join(os.WriteFile(base+".bin", encoded, 0o644), os.WriteFile(base+".txt", dump.Bytes(), 0o644)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for name, got := range map[string][]byte{".bin": encoded, ".txt": dump.Bytes()} {
-		want, err := os.ReadFile(base + name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if d := cmp.Diff(string(want), string(got)); d != "" {
-			t.Errorf("%s: %s", name, d)
-		}
-	}
-	got, ok, err := ReadPosition(props)
-	if err != nil || !ok || !reflect.DeepEqual(got, exampleHeads()) {
-		t.Errorf("position %+v, %t, %v", got, ok, err)
-	}
+	checkFixture(t, "v1/heads", exampleHeads().properties(nil), exampleHeads())
 }
 
 // A changed character in the heads is noticed, those of another commit count for nothing, and

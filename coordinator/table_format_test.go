@@ -40,7 +40,17 @@ func TestTableFormatV1(t *testing.T) {
 	for k, v := range exampleSummary().properties() {
 		props[k] = v
 	}
-	base := filepath.Join("testdata", "format", "v1", "table")
+	checkFixture(t, "v1/table", props, examplePosition())
+	s, ok, err := ReadSummary(props)
+	if err != nil || !ok || !reflect.DeepEqual(s, exampleSummary()) {
+		t.Errorf("summary %+v, %t, %v", s, ok, err)
+	}
+}
+
+// checkFixture fails unless properties are those of a fixture, with its dump, and say want.
+func checkFixture(t *testing.T, name string, props iceberg.Properties, want Position) {
+	t.Helper()
+	base := filepath.Join("testdata", "format", filepath.FromSlash(name))
 	encoded := encodeProperties(props)
 	var dump bytes.Buffer
 	if err := DumpProperties(&dump, props); err != nil {
@@ -51,22 +61,18 @@ func TestTableFormatV1(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for name, got := range map[string][]byte{".bin": encoded, ".txt": dump.Bytes()} {
-		want, err := os.ReadFile(base + name)
+	for suffix, got := range map[string][]byte{".bin": encoded, ".txt": dump.Bytes()} {
+		want, err := os.ReadFile(base + suffix)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if d := cmp.Diff(string(want), string(got)); d != "" {
-			t.Errorf("%s: %s", name, d)
+			t.Errorf("%s: %s", suffix, d)
 		}
 	}
-	p, ok, err := ReadPosition(props)
-	if err != nil || !ok || !reflect.DeepEqual(p, examplePosition()) {
-		t.Errorf("position %+v, %t, %v", p, ok, err)
-	}
-	s, ok, err := ReadSummary(props)
-	if err != nil || !ok || !reflect.DeepEqual(s, exampleSummary()) {
-		t.Errorf("summary %+v, %t, %v", s, ok, err)
+	got, ok, err := ReadPosition(props)
+	if err != nil || !ok || !reflect.DeepEqual(got, want) {
+		t.Errorf("position %+v, %t, %v", got, ok, err)
 	}
 }
 

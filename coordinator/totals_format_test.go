@@ -1,16 +1,11 @@
 package coordinator
 
 import (
-	"bytes"
-	"errors"
 	"maps"
-	"os"
-	"path/filepath"
 	"reflect"
 	"testing"
 
 	"github.com/apache/iceberg-go"
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
 	"github.com/tabletopic/tabletopic/coordinator/control"
@@ -27,30 +22,7 @@ func exampleTotals() Position {
 func TestTotalsFormatV1(t *testing.T) {
 	props := exampleTotals().properties(nil)
 	maps.Copy(props, exampleTotals().totalsProperties(nil, nil))
-	base := filepath.Join("testdata", "format", "v1", "totals")
-	var dump bytes.Buffer
-	if err := DumpProperties(&dump, props); err != nil {
-		t.Fatal(err)
-	}
-	encoded := encodeProperties(props)
-	if os.Getenv("TABLETOPIC_NEW_FIXTURES") != "" {
-		if err := errors.Join(os.WriteFile(base+".bin", encoded, 0o644), os.WriteFile(base+".txt", dump.Bytes(), 0o644)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for name, got := range map[string][]byte{".bin": encoded, ".txt": dump.Bytes()} {
-		want, err := os.ReadFile(base + name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if d := cmp.Diff(string(want), string(got)); d != "" {
-			t.Errorf("%s: %s", name, d)
-		}
-	}
-	got, ok, err := ReadPosition(props)
-	if err != nil || !ok || !reflect.DeepEqual(got, exampleTotals()) {
-		t.Errorf("position %+v, %t, %v", got, ok, err)
-	}
+	checkFixture(t, "v1/totals", props, exampleTotals())
 }
 
 // A flipped bit in the totals is a corruption error, and with 10,000 partitions no value is
