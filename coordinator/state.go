@@ -44,7 +44,7 @@ type round struct {
 	answered map[int32]bool
 	reached  map[int32]int64 // by the files so far
 	files    []control.File
-	named    time.Time // first entry of theirs in the journal that may be the last
+	named    time.Time // when the oldest of their answers was given, which is an entry of the journal
 	since    time.Time // of the records that the answers left for the next round
 }
 
@@ -63,7 +63,7 @@ type Commit struct {
 	Files  []control.File
 	Ranges []control.Range // by partition, one each
 	From   map[int32]int64 // next offsets that the ranges continue; absent if not begun
-	Named  time.Time       // of the journal entries that keep the files from the sweep, the oldest
+	Named  time.Time       // when the oldest answer with files was given: from then on the journal has kept them
 }
 
 // Next returns where the table is after c.

@@ -21,8 +21,8 @@ import (
 // A Sweeper deletes the data files that no commit adopted, and trims the control log
 // behind itself. It knows the files by the journal, where each was named before it was
 // written, and never lists a table. A file is deleted only if its last entry in the journal
-// is older than the grace (who still holds it enters it again, or gives it up when he cannot:
-// see [control.Lapses]), no commit adopted it, and no snapshot of the table names it.
+// is older than the grace (a worker or a commit that holds it enters it again, or gives it up
+// when that fails: see [control.Lapses]), no commit adopted it, and no snapshot of the table names it.
 type Sweeper struct {
 	Log SweepLog
 	// Load returns the table of a topic, nil if there is none any more, and what finds its files.

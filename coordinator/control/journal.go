@@ -3,9 +3,9 @@ package control
 import "time"
 
 // What the journal promises, by the grace of the sweep. A file is named again after a quarter
-// of it. Who could not name it for half of it gives it up: he writes it no more, offers it no
-// more, and asks no catalog to take it. The other half is for what is on its way to a store or a
-// catalog by then, and for the clocks of nodes, which may differ by as much.
+// of it. A worker or a coordinator that could not name it for half of it gives it up: it writes
+// and offers it no more, and asks no catalog to take it. The other half is for what is on its
+// way to a store or a catalog by then, and for the clocks of nodes, which may differ by as much.
 
 // Refresh returns after what time files that wait are named again.
 func Refresh(grace time.Duration) time.Duration { return grace / 4 }
