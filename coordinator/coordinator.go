@@ -89,7 +89,7 @@ func (c *Config) setDefaults() {
 
 // Schemas gives writer schemas as columns; [control.Schemas] says what its errors mean.
 type Schemas interface {
-	Value(ctx context.Context, id int32) (*parquetio.ValueSchema, error)
+	Value(ctx context.Context, w control.Writer) (*parquetio.ValueSchema, error)
 }
 
 // A Coordinator commits one topic. Only Run touches its fields, but for watch.
@@ -109,9 +109,9 @@ type Coordinator struct {
 	own       bool         // the table has had a commit of this topic
 	heads     heads        // snapshots of it that hold the last data commit, as far as seen
 	commits   int
-	announced int     // schema that the workers know of
-	spec      int     // partition spec that they know of
-	fits      []int32 // writer schemas that the current table schema is known to hold
+	announced int              // schema that the workers know of
+	spec      int              // partition spec that they know of
+	fits      []control.Writer // what the current table schema is known to hold
 	watch     watch
 	turns     *turns // of looks at idle tables; of all coordinators of a node, nil if there is one alone
 }
@@ -515,14 +515,14 @@ func (c *Coordinator) foreseen(v view) {
 	}
 }
 
-// fit makes or evolves the table so that it holds writer schema id, and answers the worker.
+// fit makes or evolves the table so that it holds what w writes, and answers the worker.
 // A registry that is away leaves the question open: the worker asks again.
-func (c *Coordinator) fit(ctx context.Context, st *State, id int32) error {
+func (c *Coordinator) fit(ctx context.Context, st *State, w control.Writer) error {
 	v := &parquetio.ValueSchema{}
-	if id != 0 {
+	if w != (control.Writer{}) {
 		var err error
-		if v, err = c.schemas.Value(ctx, id); control.Certain(err) {
-			return c.refuse(ctx, id, err)
+		if v, err = c.schemas.Value(ctx, w); control.Certain(err) {
+			return c.refuse(ctx, w, err)
 		} else if err != nil {
 			c.log.Warn("schema not read: the worker asks again", "error", err)
 			return nil
@@ -532,12 +532,12 @@ func (c *Coordinator) fit(ctx context.Context, st *State, id int32) error {
 		done, err := c.tryFit(ctx, v)
 		switch {
 		case errors.Is(err, errUnfit):
-			return c.refuse(ctx, id, err)
+			return c.refuse(ctx, w, err)
 		case err != nil:
 			return err // of the catalog, and no fault of the records
 		case done:
-			if id != 0 {
-				c.fits = append(c.fits[:len(c.fits):len(c.fits)], id)
+			if w != (control.Writer{}) {
+				c.fits = append(c.fits[:len(c.fits):len(c.fits)], w)
 				if len(c.fits) > 100 {
 					c.fits = c.fits[1:]
 				}
@@ -554,9 +554,9 @@ func (c *Coordinator) fit(ctx context.Context, st *State, id int32) error {
 	}
 }
 
-func (c *Coordinator) refuse(ctx context.Context, id int32, err error) error {
-	c.log.Warn("schema refused: its records become dead letters", "schema_id", id, "error", err)
-	return c.append(ctx, control.Refused{Epoch: c.topic.Epoch, Writer: id, Reason: err.Error()})
+func (c *Coordinator) refuse(ctx context.Context, w control.Writer, err error) error {
+	c.log.Warn("schema refused: its records become dead letters", "schema", w, "error", err)
+	return c.append(ctx, control.Refused{Epoch: c.topic.Epoch, Writer: w, Reason: err.Error()})
 }
 
 // errUnfit says that the table cannot hold a writer schema.

@@ -33,6 +33,7 @@ import (
 	"github.com/tabletopic/tabletopic/coordinator/control"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/objectstore"
+	"github.com/tabletopic/tabletopic/parquetio"
 	"github.com/tabletopic/tabletopic/partition"
 	"github.com/tabletopic/tabletopic/schemaregistry"
 	"github.com/tabletopic/tabletopic/streamstore"
@@ -326,9 +327,13 @@ func (n *Node) openTables(ctx context.Context, registry *schemaregistry.Registry
 		return err
 	}
 	n.onClose("control log", func(context.Context) error { ctl.Close(); return nil })
-	schemas := control.NewSchemas(func(ctx context.Context, id int32) (control.WriterSchema, error) {
+	schemas := control.NewSchemas(func(ctx context.Context, id int32) (control.RegisteredSchema, error) {
 		s, err := registry.Schema(ctx, int(id))
-		return control.WriterSchema{Type: s.Type, Text: s.Text, References: s.Dependencies}, err
+		r := control.RegisteredSchema{Type: s.Type, Text: s.Text}
+		for _, text := range s.Dependencies {
+			r.References = append(r.References, parquetio.Reference{Text: text})
+		}
+		return r, err
 	})
 	shared := worker.NewShared(runtime.GOMAXPROCS(0), n.cfg.TableMemory, worker.NewMetrics(n.metrics))
 	shared.Grace = n.cfg.TableSweepGrace

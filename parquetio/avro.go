@@ -74,9 +74,8 @@ type nodeField struct {
 	node *node
 }
 
-// parseAvro parses schema text into nodes. References are the texts of schemas that the
-// schema names, each after those that it names itself.
-func parseAvro(schema string, references []string) (n *node, err error) {
+// parseAvro parses schema text into nodes.
+func parseAvro(schema string, references []Reference) (n *node, err error) {
 	// The parser is others' code, and schemas come from outside.
 	defer func() {
 		if r := recover(); r != nil {
@@ -84,11 +83,11 @@ func parseAvro(schema string, references []string) (n *node, err error) {
 		}
 	}()
 	cache := &avro.SchemaCache{}
-	for i, text := range references {
-		if err := checkNesting(text); err != nil {
+	for i, r := range references {
+		if err := checkNesting(r.Text); err != nil {
 			return nil, fmt.Errorf("parse avro reference %d: %w", i, err)
 		}
-		if _, err := avro.ParseWithCache(text, "", cache); err != nil {
+		if _, err := avro.ParseWithCache(r.Text, "", cache); err != nil {
 			return nil, fmt.Errorf("parse avro reference %d: %w", i, err)
 		}
 	}

@@ -142,11 +142,7 @@ func (b *Builder) Append(d *Decoder, payload []byte, m RecordMeta) error {
 		b.last = d
 	}
 	b.room, b.err = MaxValues, nil
-	i := b.run(d.program, 0, len(d.program), payload, 0)
-	if i >= 0 && i != len(payload) {
-		i = b.failed(-1, i, fmt.Sprintf("%d bytes are left over", len(payload)-i))
-	}
-	return b.endRow(i >= 0, m)
+	return b.endRow(d.program.decode(b, payload), m)
 }
 
 // AppendNull adds the row of a tombstone: a record whose value is null. Every value column

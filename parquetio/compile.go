@@ -70,7 +70,25 @@ type instruction struct {
 // concurrent use.
 type Decoder struct {
 	table   *iceberg.Schema
-	program []instruction
+	program program
+}
+
+// A program decodes records of one writer into one row each.
+type program interface {
+	// decode puts the whole payload into the columns of b. It returns false, with b.bad or
+	// b.err set, if it cannot; the caller cuts off what it left behind.
+	decode(b *Builder, payload []byte) bool
+}
+
+// avroProgram is the fields of a record, and what they hold, in the order of their bytes.
+type avroProgram []instruction
+
+func (a avroProgram) decode(b *Builder, payload []byte) bool {
+	i := b.run(a, 0, len(a), payload, 0)
+	if i >= 0 && i != len(payload) {
+		i = b.failed(-1, i, fmt.Sprintf("%d bytes are left over", len(payload)-i))
+	}
+	return i >= 0
 }
 
 // Compile builds the decoder of records written with v into rows of table. Columns that the
@@ -83,23 +101,30 @@ func Compile(v *ValueSchema, table *iceberg.Schema, kafkaColumn string) (*Decode
 	if changed {
 		return nil, fmt.Errorf("compile decoder: the table lacks columns or widths that the writer schema needs: evolve the table first")
 	}
-	c := compiler{kafka: kafkaColumn}
-	c.cols, c.top = layout(table)
-	c.fields(v.root, c.top)
-	return &Decoder{table: table, program: c.program}, c.err
+	cols, top := layout(table)
+	p, err := v.writer.compile(cols, top, kafkaColumn)
+	if err != nil {
+		return nil, fmt.Errorf("compile decoder: %w", err)
+	}
+	return &Decoder{table, p}, nil
+}
+
+func (n *node) compile(cols []column, top []int, kafkaColumn string) (program, error) {
+	c := compiler{kafka: kafkaColumn, cols: cols}
+	c.fields(n, top)
+	return c.program, c.err
 }
 
 type compiler struct {
 	kafka   string
 	cols    []column
-	top     []int
-	program []instruction
+	program avroProgram
 	err     error
 }
 
 func (c *compiler) fail(col int, format string, args ...any) {
 	if c.err == nil {
-		c.err = fmt.Errorf("compile decoder: column %s: %w", c.cols[col].path, fmt.Errorf(format, args...))
+		c.err = fmt.Errorf("column %s: %w", c.cols[col].path, fmt.Errorf(format, args...))
 	}
 }
 

@@ -19,12 +19,25 @@ type ValueSchema struct {
 	// required if the writer cannot write null.
 	Fields []iceberg.NestedField
 
-	root *node
+	writer writer
 }
 
-// ParseAvro maps an Avro schema to columns. References are the texts of the schemas that it
+// A writer is a schema of one format.
+type writer interface {
+	// compile returns the program for the columns of a table, which hold all that is
+	// written. Those that are not written become null, but the Kafka column.
+	compile(columns []column, top []int, kafkaColumn string) (program, error)
+}
+
+// A Reference is a schema that another one names.
+type Reference struct {
+	Name string // as the other imports it; Avro takes the names from the text
+	Text string
+}
+
+// ParseAvro maps an Avro schema to columns. References are the schemas that it
 // names, each after those that it names itself. The error names the field and the reason.
-func ParseAvro(schema string, references ...string) (*ValueSchema, error) {
+func ParseAvro(schema string, references ...Reference) (*ValueSchema, error) {
 	root, err := parseAvro(schema, references)
 	if err != nil {
 		return nil, err
@@ -38,7 +51,7 @@ func ParseAvro(schema string, references ...string) (*ValueSchema, error) {
 		return nil, err
 	}
 	id := 0
-	return &ValueSchema{Fields: assignIDs(fields, &id), root: root}, nil
+	return &ValueSchema{Fields: assignIDs(fields, &id), writer: root}, nil
 }
 
 // mapper walks a wire graph and unfolds it into column types, without ids.

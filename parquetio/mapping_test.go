@@ -205,7 +205,7 @@ func TestParseAvroRefuses(t *testing.T) {
 // A schema may use the types of the schemas that it refers to.
 func TestReferences(t *testing.T) {
 	v, err := ParseAvro(`{"type":"record","name":"R","fields":[{"name":"a","type":"n.B"},{"name":"c","type":"n.B"}]}`,
-		`{"type":"fixed","name":"n.F","size":2}`, `{"type":"record","name":"B","namespace":"n","fields":[{"name":"f","type":"F"}]}`)
+		Reference{Text: `{"type":"fixed","name":"n.F","size":2}`}, Reference{Text: `{"type":"record","name":"B","namespace":"n","fields":[{"name":"f","type":"F"}]}`})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -341,9 +341,9 @@ func TestRegistryAwayMakesNoDeadLetters(t *testing.T) {
 	p := newPath(t, 2)
 	real := p.lookup
 	var calls atomic.Int64
-	p.lookup = func(ctx context.Context, id int32) (control.WriterSchema, error) {
+	p.lookup = func(ctx context.Context, id int32) (control.RegisteredSchema, error) {
 		if calls.Add(1) < 20 {
-			return control.WriterSchema{}, errors.New("registry is away")
+			return control.RegisteredSchema{}, errors.New("registry is away")
 		}
 		return real(ctx, id)
 	}
@@ -369,9 +369,9 @@ func TestColumnIsAskedForAgain(t *testing.T) {
 	p := newPath(t, 1)
 	real := p.lookup
 	var calls atomic.Int64
-	p.lookup = func(ctx context.Context, id int32) (control.WriterSchema, error) {
+	p.lookup = func(ctx context.Context, id int32) (control.RegisteredSchema, error) {
 		if id == 2 && calls.Add(1) == 2 { // the worker reads it first
-			return control.WriterSchema{}, errors.New("registry is away")
+			return control.RegisteredSchema{}, errors.New("registry is away")
 		}
 		return real(ctx, id)
 	}

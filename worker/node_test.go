@@ -81,11 +81,11 @@ func (m *machine) start() *life {
 	if l.ctl, err = control.OpenTopic(ctx, l.set, 4); err != nil {
 		m.t.Fatal(err)
 	}
-	schemas := control.NewSchemas(func(_ context.Context, id int32) (control.WriterSchema, error) {
+	schemas := control.NewSchemas(func(_ context.Context, id int32) (control.RegisteredSchema, error) {
 		if text, ok := m.schemas[id]; ok {
-			return control.WriterSchema{Text: text}, nil
+			return control.RegisteredSchema{Text: text}, nil
 		}
-		return control.WriterSchema{}, metadata.ErrSchemaNotExist
+		return control.RegisteredSchema{}, metadata.ErrSchemaNotExist
 	})
 	locators := func(string) catalog.Locator { return locator }
 	l.coordinators = coordinator.Open(l.set, l.ctl, func(string) (catalog.Catalog, error) { return m.catalog, nil }, schemas, locators, coordinator.SweepConfig{}, nil, log)

@@ -79,13 +79,13 @@ func newPathOn(t *testing.T, partitions int32, bucket objectstore.Bucket, wareho
 		worker:  Config{Retry: 5 * time.Millisecond, Offer: 200 * time.Millisecond},
 	}
 	p.locator.Add(p.bucket)
-	p.lookup = func(_ context.Context, id int32) (control.WriterSchema, error) {
+	p.lookup = func(_ context.Context, id int32) (control.RegisteredSchema, error) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if text, ok := p.schemas[id]; ok {
-			return control.WriterSchema{Text: text}, nil
+			return control.RegisteredSchema{Text: text}, nil
 		}
-		return control.WriterSchema{}, metadata.ErrSchemaNotExist
+		return control.RegisteredSchema{}, metadata.ErrSchemaNotExist
 	}
 	real, err := catalogsql.Open(t.Context(), db, p.locator, catalogsql.Config{Warehouse: warehouse})
 	if err != nil {
@@ -144,7 +144,7 @@ func (p *path) coordinatorOn(ctl control.Log, epoch int32, cat catalog.Catalog) 
 }
 
 // call is the registry; tests replace lookup while it runs.
-func (p *path) call(ctx context.Context, id int32) (control.WriterSchema, error) {
+func (p *path) call(ctx context.Context, id int32) (control.RegisteredSchema, error) {
 	p.mu.Lock()
 	lookup := p.lookup
 	p.mu.Unlock()

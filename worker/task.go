@@ -314,7 +314,7 @@ type task struct {
 	l       *lane
 	chunk   int // bytes to read, about
 	table   *tableInfo
-	refused map[int32]string
+	refused map[control.Writer]string
 
 	joins  bool  // the lane has records of the partition
 	begin  int64 // first offset passed
@@ -324,19 +324,18 @@ type task struct {
 	last   int64 // the largest of skip
 	rows   int64
 	dead   int64
-	needed int32 // the table must hold this schema first; -1 if none
-	split  bool  // what is read next belongs into another file: a gap is before it, or the lane has no room
-	full   bool  // the lane's files have their size
-	err    error // what stopped the task; next is where to go on
-	size   int64 // of the lane
-	read   int   // bytes
-	ended  bool  // all is read that there was when the task began
-	first  int64 // timestamp of the first batch, in milliseconds; 0 if none was read
+	needed *control.Writer // the table must hold what it writes first; nil if none
+	split  bool            // what is read next belongs into another file: a gap is before it, or the lane has no room
+	full   bool            // the lane's files have their size
+	err    error           // what stopped the task; next is where to go on
+	size   int64           // of the lane
+	read   int             // bytes
+	ended  bool            // all is read that there was when the task began
+	first  int64           // timestamp of the first batch, in milliseconds; 0 if none was read
 }
 
 // run converts until the chunk ends, or a record needs what is not there yet.
 func (t *task) run(ctx context.Context) {
-	t.needed = -1
 	begin := t.prepare(ctx)
 	if t.err == nil && !t.split {
 		t.convert(ctx)
@@ -427,15 +426,15 @@ func (t *task) record(ctx context.Context, rec *record.Record, m parquetio.Recor
 	}
 	m.Offset, m.Timestamp, m.Key, m.Headers = rec.Offset, rec.Timestamp, rec.Key, rec.Headers
 	var d *parquetio.Decoder
-	var id int32
+	var w control.Writer
 	if rec.Value != nil {
 		if len(rec.Value) < wireHeader || rec.Value[0] != 0 {
 			return t.letter(rec, CauseNoMagic, "the payload does not begin with a zero byte and a schema id: use a schema registry serializer", 0)
 		}
-		id = int32(binary.BigEndian.Uint32(rec.Value[1:]))
+		w.Schema = int32(binary.BigEndian.Uint32(rec.Value[1:]))
 		var cause, detail string
-		if d, cause, detail = t.decoder(ctx, id); cause != "" {
-			return t.letter(rec, cause, detail, id)
+		if d, cause, detail = t.decoder(ctx, w); cause != "" {
+			return t.letter(rec, cause, detail, w.Schema)
 		}
 		if d == nil {
 			return false
@@ -453,7 +452,7 @@ func (t *task) record(ctx context.Context, rec *record.Record, m parquetio.Recor
 		t.rows++
 		return true
 	case errors.As(err, &bad):
-		return t.letter(rec, CauseUndecodable, err.Error(), id)
+		return t.letter(rec, CauseUndecodable, err.Error(), w.Schema)
 	case errors.Is(err, parquetio.ErrFull):
 		t.split, t.full = true, true
 		return false
@@ -463,13 +462,13 @@ func (t *task) record(ctx context.Context, rec *record.Record, m parquetio.Recor
 	}
 }
 
-// decoder returns the decoder of schema id, or why its records are dead letters. With
+// decoder returns the decoder of what w writes, or why its records are dead letters. With
 // neither, needed or err says what must come first.
-func (t *task) decoder(ctx context.Context, id int32) (d *parquetio.Decoder, cause, detail string) {
-	if d, ok := t.table.decoders.Load(id); ok {
+func (t *task) decoder(ctx context.Context, w control.Writer) (d *parquetio.Decoder, cause, detail string) {
+	if d, ok := t.table.decoders.Load(w); ok {
 		return d.(*parquetio.Decoder), "", ""
 	}
-	v, err := t.w.schemas.Value(ctx, id)
+	v, err := t.w.schemas.Value(ctx, w)
 	switch {
 	case errors.Is(err, metadata.ErrSchemaNotExist):
 		return nil, CauseUnknownSchema, err.Error()
@@ -481,18 +480,18 @@ func (t *task) decoder(ctx context.Context, id int32) (d *parquetio.Decoder, cau
 	case err != nil:
 		return nil, CauseUnknownSchema, err.Error()
 	}
-	if reason, ok := t.refused[id]; ok {
+	if reason, ok := t.refused[w]; ok {
 		return nil, CauseIncompatible, reason
 	}
 	d, err = parquetio.Compile(v, t.table.schema, t.table.KafkaColumn)
-	if err != nil && slices.Contains(t.table.Fits, id) {
+	if err != nil && slices.Contains(t.table.Fits, w) {
 		return nil, CauseIncompatible, err.Error()
 	}
 	if err != nil {
-		t.needed = id
+		t.needed = &w
 		return nil, "", ""
 	}
-	t.table.decoders.Store(id, d)
+	t.table.decoders.Store(w, d)
 	return d, "", ""
 }
 
@@ -531,7 +530,7 @@ func (w *Worker) finish(t *task) {
 		r.Dead += t.dead
 	}
 	t.p.next, t.p.gap, t.p.skip = t.next, t.gap, t.skip
-	stopped := t.next == t.begin || t.err != nil || t.needed >= 0 || t.split
+	stopped := t.next == t.begin || t.err != nil || t.needed != nil || t.split
 	if stopped || t.next >= t.p.urgent {
 		t.p.urgent = 0
 	}
@@ -543,16 +542,16 @@ func (w *Worker) finish(t *task) {
 	w.shared.budget.add(t.size - t.l.reserved - taskBytes(t.chunk))
 	t.l.reserved, t.l.full = t.size, t.full
 	w.metrics.rows.Add(float64(t.rows))
-	if t.next == t.begin && t.needed < 0 && t.err == nil && !t.split {
+	if t.next == t.begin && t.needed == nil && t.err == nil && !t.split {
 		t.p.retryAt = time.Now().Add(w.cfg.Retry) // the log gave nothing
 	}
 	if t.first > 0 {
 		t.p.lag.read(time.UnixMilli(t.first))
 	}
 	t.p.lag.ails(t.trouble(), time.Now())
-	if t.needed >= 0 {
+	if t.needed != nil {
 		t.p.waits, t.p.retryAt = true, time.Now().Add(askAgainBase) // the answer may have come before, or never
-		w.need(w.gen.ctx, t.needed)
+		w.need(w.gen.ctx, *t.needed)
 	}
 	if t.err != nil {
 		w.log.Warn("partition waits", "partition", t.p.index, "offset", t.next, "error", t.err)
@@ -568,19 +567,19 @@ func (t *task) trouble() string {
 	switch {
 	case t.err != nil:
 		return fmt.Sprintf("partition %d waits at offset %d: %v", t.p.index, t.next, t.err)
-	case t.needed >= 0:
-		return fmt.Sprintf("partition %d waits at offset %d for a table that holds schema %d", t.p.index, t.next, t.needed)
+	case t.needed != nil:
+		return fmt.Sprintf("partition %d waits at offset %d for a table that holds schema %s", t.p.index, t.next, *t.needed)
 	}
 	return ""
 }
 
-// need asks the coordinator for a table that holds a schema, and again after a while.
-func (w *Worker) need(ctx context.Context, id int32) {
-	if time.Since(w.asked[id]) < askAgainBase {
+// need asks the coordinator for a table that holds what a writer writes, and again after a while.
+func (w *Worker) need(ctx context.Context, writer control.Writer) {
+	if time.Since(w.asked[writer]) < askAgainBase {
 		return
 	}
-	w.asked[id] = time.Now()
-	w.send(ctx, control.Needed{Writer: id})
+	w.asked[writer] = time.Now()
+	w.send(ctx, control.Needed{Writer: writer})
 }
 
 // scout finds out what table the first records need, while there is none.
@@ -593,7 +592,7 @@ func (w *Worker) scout(ctx context.Context, now time.Time) {
 		p.retryAt = now.Add(askAgainBase)
 		g, from := w.gen, p.next
 		g.tasks.Go(func() {
-			id, err := w.firstSchema(g.ctx, p, from)
+			first, err := w.firstWriter(g.ctx, p, from)
 			g.report(func() {
 				p.busy = false
 				if err != nil {
@@ -604,32 +603,32 @@ func (w *Worker) scout(ctx context.Context, now time.Time) {
 				}
 				p.lag.ails("", time.Now())
 				if w.table == nil {
-					w.need(ctx, id)
+					w.need(ctx, first)
 				}
 			})
 		})
 	}
 }
 
-// firstSchema returns the first usable schema id of a chunk; 0 if there is none.
-func (w *Worker) firstSchema(ctx context.Context, p *part, from int64) (int32, error) {
+// firstWriter returns the first usable writer of a chunk; the zero Writer if there is none.
+func (w *Worker) firstWriter(ctx context.Context, p *part, from int64) (none control.Writer, err error) {
 	start, _ := p.source.Bounds()
 	batches, _, err := p.source.Read(ctx, max(from, start), w.cfg.ChunkBytes)
 	if err != nil {
-		return 0, err
+		return none, err
 	}
 	reader := w.shared.readers.Get().(*record.Reader)
 	defer w.shared.readers.Put(reader)
 	var rec record.Record
-	bad := map[int32]bool{}
+	bad := map[control.Writer]bool{}
 	for _, b := range batches {
 		if err := reader.Reset(b); err != nil {
-			return 0, fmt.Errorf("batch at offset %d: %w", b.BaseOffset(), err)
+			return none, fmt.Errorf("batch at offset %d: %w", b.BaseOffset(), err)
 		}
 		for {
 			ok, err := reader.Next(&rec)
 			if err != nil {
-				return 0, fmt.Errorf("batch at offset %d: %w", b.BaseOffset(), err)
+				return none, fmt.Errorf("batch at offset %d: %w", b.BaseOffset(), err)
 			}
 			if !ok {
 				break
@@ -637,21 +636,21 @@ func (w *Worker) firstSchema(ctx context.Context, p *part, from int64) (int32, e
 			if len(rec.Value) < wireHeader || rec.Value[0] != 0 {
 				continue
 			}
-			id := int32(binary.BigEndian.Uint32(rec.Value[1:]))
-			if id == 0 || bad[id] {
+			writer := control.Writer{Schema: int32(binary.BigEndian.Uint32(rec.Value[1:]))}
+			if writer.Schema == 0 || bad[writer] {
 				continue
 			}
-			_, err = w.schemas.Value(ctx, id)
+			_, err = w.schemas.Value(ctx, writer)
 			if err == nil {
-				return id, nil
+				return writer, nil
 			}
 			if !control.Certain(err) {
-				return 0, err
+				return none, err
 			}
-			bad[id] = true
+			bad[writer] = true
 		}
 	}
-	return 0, nil
+	return none, nil
 }
 
 // seal closes every open file; one that a task has is closed when the task is over.

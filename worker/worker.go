@@ -60,7 +60,7 @@ var ErrBelowStart = errors.New("offset below the log's start")
 
 // Schemas gives writer schemas as columns; [control.Schemas] says what its errors mean.
 type Schemas interface {
-	Value(ctx context.Context, id int32) (*parquetio.ValueSchema, error)
+	Value(ctx context.Context, w control.Writer) (*parquetio.ValueSchema, error)
 }
 
 // DeadLetters takes the records that cannot become rows.
@@ -119,7 +119,7 @@ type Worker struct {
 	cursor  int
 	epoch   int32
 	table   *tableInfo // nil until the coordinator described it
-	refused map[int32]string
+	refused map[control.Writer]string
 	gen     *generation
 	request *control.Request // to be answered
 	sealed  time.Time        // when request came; what its answer lacks counts as arrived then
@@ -128,7 +128,7 @@ type Worker struct {
 	oldest  time.Time        // arrival of the oldest record that no answer has; zero if none
 	told    bool             // the coordinator knows of oldest
 	offered time.Time        // when files were last offered
-	asked   map[int32]time.Time
+	asked   map[control.Writer]time.Time
 	out     chan control.Event // to the sender, in order
 
 	known        atomic.Bool  // the coordinator has said where the table is
@@ -236,7 +236,7 @@ func New(topic Topic, sources map[int32]Source, ctl control.Log, schemas Schemas
 	w := &Worker{
 		topic: topic, cfg: cfg, id: uuid.New(), control: ctl, schemas: schemas, dead: dead, locator: locator,
 		shared: shared, log: log.With("topic", topic.Name), metrics: shared.metrics.topic(topic.Name),
-		parts: map[int32]*part{}, asked: map[int32]time.Time{},
+		parts: map[int32]*part{}, asked: map[control.Writer]time.Time{},
 		out: make(chan control.Event, 64),
 	}
 	for i, s := range sources {
@@ -379,7 +379,7 @@ func (w *Worker) handle(ctx context.Context, e control.Event) {
 		}
 	case control.Refused:
 		if e.Epoch >= w.epoch {
-			refused := map[int32]string{e.Writer: e.Reason}
+			refused := map[control.Writer]string{e.Writer: e.Reason}
 			maps.Copy(refused, w.refused)
 			w.refused = refused // tasks have the old one
 			w.resume()

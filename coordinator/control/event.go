@@ -15,7 +15,9 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"hash/fnv"
+	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -84,20 +86,20 @@ type (
 		LastColumnID  int
 		KafkaColumn   string
 		Schema        []byte   // the current schema as Iceberg's JSON
-		Fits          []int32  // ids of writer schemas that it is known to hold
+		Fits          []Writer // what it is known to hold
 		Next          []Offset // what the table holds; a partition that is absent has not begun
 	}
 
-	// Needed asks the coordinator for a table that holds the writer schema; id 0 asks for a
-	// table whatever its columns.
+	// Needed asks the coordinator for a table that holds what the writer writes; the zero Writer
+	// asks for a table whatever its columns.
 	Needed struct {
-		Writer int32
+		Writer Writer
 	}
 
-	// Refused answers Needed when the table cannot hold the schema.
+	// Refused answers Needed when the table cannot hold it.
 	Refused struct {
 		Epoch  int32
-		Writer int32
+		Writer Writer
 		Reason string
 	}
 
@@ -145,6 +147,20 @@ type (
 		Names    []string // files that the table now holds
 	}
 )
+
+// A Writer is what the values of records were written with: a schema of the registry, and of a
+// Protobuf schema one message.
+type Writer struct {
+	Schema  int32  // id in the registry
+	Message string // indexes of the message as the payload has them; empty for the first one, and for other formats
+}
+
+func (w Writer) String() string {
+	if w.Message == "" {
+		return strconv.Itoa(int(w.Schema))
+	}
+	return fmt.Sprintf("%d, message %x", w.Schema, w.Message)
+}
 
 // Offset is a position in a partition.
 type Offset struct {

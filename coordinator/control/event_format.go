@@ -26,9 +26,9 @@ import (
 //	1 hello      worker 16, partitions
 //	2 began      epoch, table 16
 //	3 table      epoch, table 16, location, format version, spec, spec as JSON, last column
-//	             id, kafka column, schema, writer ids, next offsets
-//	4 needed     writer id
-//	5 refused    epoch, writer id, reason
+//	             id, kafka column, schema, writers, next offsets
+//	4 needed     writer
+//	5 refused    epoch, writer, reason
 //	6 pending    worker 16, since, full
 //	7 request    epoch, commit 16, next offsets
 //	8 answer     epoch, commit 16, at, worker 16, partitions, since, files
@@ -37,10 +37,10 @@ import (
 //
 // Versions: 1, the first, whose tables have no partitions: table lacks the spec as JSON, and
 // a file in answer is one location and entry, and lacks the spec. 2 has both. 3 has the time of
-// an answer.
+// an answer. In 4 a writer is a schema id and the indexes of a message; before, the id alone.
 const (
 	eventMagic   = "TCTL"
-	eventVersion = 3
+	eventVersion = 4
 	eventHeader  = 4 + 1 + 1 + 16 + 2 + 2
 
 	maxPart  = 512 << 10 // bytes of body in one record
@@ -205,6 +205,10 @@ func appendNames(dst []byte, names []string) []byte {
 	return dst
 }
 
+func appendWriter(dst []byte, w Writer) []byte {
+	return appendBytes(appendInt(dst, int64(w.Schema)), w.Message)
+}
+
 func (e Hello) appendBody(dst []byte) []byte {
 	return appendInts(append(dst, e.Worker[:]...), e.Partitions)
 }
@@ -223,15 +227,18 @@ func (e Table) appendBody(dst []byte) []byte {
 	dst = appendInt(dst, int64(e.LastColumnID))
 	dst = appendBytes(dst, e.KafkaColumn)
 	dst = appendBytes(dst, e.Schema)
-	dst = appendInts(dst, e.Fits)
+	dst = appendLen(dst, len(e.Fits))
+	for _, w := range e.Fits {
+		dst = appendWriter(dst, w)
+	}
 	return appendOffsets(dst, e.Next)
 }
 
-func (e Needed) appendBody(dst []byte) []byte { return appendInt(dst, int64(e.Writer)) }
+func (e Needed) appendBody(dst []byte) []byte { return appendWriter(dst, e.Writer) }
 
 func (e Refused) appendBody(dst []byte) []byte {
 	dst = appendInt(dst, int64(e.Epoch))
-	dst = appendInt(dst, int64(e.Writer))
+	dst = appendWriter(dst, e.Writer)
 	return appendBytes(dst, e.Reason)
 }
 
@@ -304,12 +311,12 @@ func parseBody(version byte, k kind, src []byte) (Event, error) {
 		if version >= 2 {
 			t.Partitions = d.bytes()
 		}
-		t.LastColumnID, t.KafkaColumn, t.Schema, t.Fits, t.Next = d.int(), d.string(), d.bytes(), d.ints(), d.offsets()
+		t.LastColumnID, t.KafkaColumn, t.Schema, t.Fits, t.Next = d.int(), d.string(), d.bytes(), d.writers(), d.offsets()
 		e = t
 	case kindNeeded:
-		e = Needed{d.int32()}
+		e = Needed{d.writer()}
 	case kindRefused:
-		e = Refused{d.int32(), d.int32(), d.string()}
+		e = Refused{d.int32(), d.writer(), d.string()}
 	case kindPending:
 		e = Pending{d.uuid(), d.time(), d.bool()}
 	case kindRequest:
@@ -439,6 +446,24 @@ func (d *decoder) ints() (vs []int32) {
 	return vs
 }
 
+func (d *decoder) writer() Writer {
+	w := Writer{Schema: d.int32()}
+	if d.version >= 4 {
+		w.Message = d.string()
+	}
+	return w
+}
+
+func (d *decoder) writers() (ws []Writer) {
+	for range d.len() {
+		if d.err != nil {
+			return nil
+		}
+		ws = append(ws, d.writer())
+	}
+	return ws
+}
+
 func (d *decoder) offsets() (os []Offset) {
 	for range d.len() {
 		if d.err != nil {
@@ -549,10 +574,10 @@ func Describe(e Event) string {
 		line("fits", "%v", e.Fits)
 		line("next", "%v", e.Next)
 	case Needed:
-		line("writer", "%d", e.Writer)
+		line("writer", "%s", e.Writer)
 	case Refused:
 		line("epoch", "%d", e.Epoch)
-		line("writer", "%d", e.Writer)
+		line("writer", "%s", e.Writer)
 		line("reason", "%s", e.Reason)
 	case Pending:
 		line("worker", "%s", e.Worker)

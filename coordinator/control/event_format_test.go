@@ -29,9 +29,9 @@ var examples = []struct {
 }{
 	{"hello", Hello{worker, []int32{0, 3}}},
 	{"began", Began{7, tab}},
-	{"table", Table{7, tab, "s3://bucket/warehouse/default/t/data", 2, 0, nil, 9, "_kafka", []byte(`{"type":"struct"}`), []int32{1, 2}, []Offset{{0, 10}, {3, 1 << 40}}}},
-	{"needed", Needed{42}},
-	{"refused", Refused{7, 42, "column id is long, the writer has string"}},
+	{"table", Table{7, tab, "s3://bucket/warehouse/default/t/data", 2, 0, nil, 9, "_kafka", []byte(`{"type":"struct"}`), []Writer{{Schema: 1}, {Schema: 2}}, []Offset{{0, 10}, {3, 1 << 40}}}},
+	{"needed", Needed{Writer{Schema: 42}}},
+	{"refused", Refused{7, Writer{Schema: 42}, "column id is long, the writer has string"}},
 	{"pending", Pending{worker, at, true}},
 	{"request", Request{7, commit, []Offset{{0, 10}}}},
 	{"answer", Answer{7, commit, time.Time{}, worker, []int32{0, 3}, []File{
@@ -61,6 +61,16 @@ var timed = []struct {
 	{"answer-timed", Answer{7, commit, at, worker, []int32{0, 1}, nil, at}},
 }
 
+// messages has what came with version 4.
+var messages = []struct {
+	name  string
+	event Event
+}{
+	{"table-messages", Table{Epoch: 7, UUID: tab, FormatVersion: 2, Fits: []Writer{{Schema: 1}, {2, "\x04\x00\x02"}}}},
+	{"needed-message", Needed{Writer{42, "\x02\x02"}}},
+	{"refused-message", Refused{7, Writer{42, "\x02\x02"}, "column id is long, the writer has string"}},
+}
+
 // The fixtures of version 1 are read as they were written.
 func TestFormatV1(t *testing.T) {
 	for _, x := range examples {
@@ -75,16 +85,23 @@ func TestFormatV2(t *testing.T) {
 	}
 }
 
-// Those of version 3 are written the same, too.
+// And those of version 3.
 func TestFormatV3(t *testing.T) {
 	for _, x := range slices.Concat(examples, partitioned, timed) {
+		t.Run(x.name, func(t *testing.T) { checkFixture(t, filepath.Join("testdata", "format", "v3", x.name), x.event) })
+	}
+}
+
+// Those of version 4 are written the same, too.
+func TestFormatV4(t *testing.T) {
+	for _, x := range slices.Concat(examples, partitioned, timed, messages) {
 		t.Run(x.name, func(t *testing.T) {
 			parts, err := split(event, x.event)
 			if err != nil || len(parts) != 1 {
 				t.Fatalf("%d parts, error %v", len(parts), err)
 			}
 			data := appendPart(nil, parts[0])
-			base := filepath.Join("testdata", "format", "v3", x.name)
+			base := filepath.Join("testdata", "format", "v4", x.name)
 			want, err := os.ReadFile(base + ".bin")
 			if errors.Is(err, os.ErrNotExist) && os.Getenv("TABLETOPIC_NEW_FIXTURES") != "" {
 				writeFixture(t, base, data)
@@ -151,7 +168,7 @@ func writeFixture(t *testing.T, base string, data []byte) {
 
 // A flipped bit anywhere in an event is noticed.
 func TestFlippedBitIsCorrupt(t *testing.T) {
-	for _, x := range slices.Concat(examples, partitioned, timed) {
+	for _, x := range slices.Concat(examples, partitioned, timed, messages) {
 		parts, err := split(event, x.event)
 		if err != nil {
 			t.Fatal(err)
@@ -216,7 +233,7 @@ func TestPartsAreJoined(t *testing.T) {
 }
 
 func TestNewerVersionIsNamed(t *testing.T) {
-	parts, _ := split(event, Needed{1})
+	parts, _ := split(event, Needed{})
 	data := appendPart(nil, parts[0])
 	data[4] = eventVersion + 1
 	if _, err := parsePart(data); err == nil || errors.Is(err, ErrCorrupt) {

@@ -10,27 +10,27 @@ import (
 	"github.com/tabletopic/tabletopic/parquetio"
 )
 
-// A WriterSchema is a schema as the registry has it.
-type WriterSchema struct {
+// A RegisteredSchema is a schema as the registry has it.
+type RegisteredSchema struct {
 	Type       string // AVRO; empty means AVRO
 	Text       string
-	References []string // texts of the schemas that it names, each after those that it names itself
+	References []parquetio.Reference // the schemas that it names, each after those that it names itself
 }
 
 // A Lookup reads the registry. metadata.ErrSchemaNotExist says that the id does not exist,
 // by a read that cannot be stale; any other error says that the registry cannot tell now.
-type Lookup func(ctx context.Context, id int32) (WriterSchema, error)
+type Lookup func(ctx context.Context, id int32) (RegisteredSchema, error)
 
 // ErrUnusableSchema says that a schema exists and cannot become columns. No retry helps.
 var ErrUnusableSchema = errors.New("schema cannot become columns")
 
-// Schemas gives writer schemas as columns, and remembers the last 1,000: an id never
+// Schemas gives what writers write as columns, and remembers the last 1,000: an id never
 // changes its meaning.
 type Schemas struct {
 	lookup Lookup
 
 	mu    sync.Mutex
-	known map[int32]*parquetio.ValueSchema // guarded by mu
+	known map[Writer]*parquetio.ValueSchema // guarded by mu
 }
 
 // maxSchemas bounds the cache.
@@ -38,35 +38,35 @@ const maxSchemas = 1000
 
 // NewSchemas returns a cache over lookup.
 func NewSchemas(lookup Lookup) *Schemas {
-	return &Schemas{lookup: lookup, known: map[int32]*parquetio.ValueSchema{}}
+	return &Schemas{lookup: lookup, known: map[Writer]*parquetio.ValueSchema{}}
 }
 
-// Value returns schema id. Its error is metadata.ErrSchemaNotExist or ErrUnusableSchema if
+// Value returns the columns of w. Its error is metadata.ErrSchemaNotExist or ErrUnusableSchema if
 // that is certain; any other may pass.
-func (s *Schemas) Value(ctx context.Context, id int32) (*parquetio.ValueSchema, error) {
+func (s *Schemas) Value(ctx context.Context, w Writer) (*parquetio.ValueSchema, error) {
 	s.mu.Lock()
-	v := s.known[id]
+	v := s.known[w]
 	s.mu.Unlock()
 	if v != nil {
 		return v, nil
 	}
-	w, err := s.lookup(ctx, id)
+	r, err := s.lookup(ctx, w.Schema)
 	if err != nil {
-		return nil, fmt.Errorf("schema %d: %w", id, err)
+		return nil, fmt.Errorf("schema %s: %w", w, err)
 	}
-	if w.Type != "" && w.Type != "AVRO" {
-		return nil, fmt.Errorf("schema %d: %w: type %s has no table mapping yet; use Avro", id, ErrUnusableSchema, w.Type)
+	if r.Type != "" && r.Type != "AVRO" {
+		return nil, fmt.Errorf("schema %s: %w: type %s has no table mapping yet; use Avro", w, ErrUnusableSchema, r.Type)
 	}
-	v, err = parquetio.ParseAvro(w.Text, w.References...)
+	v, err = parquetio.ParseAvro(r.Text, r.References...)
 	if err != nil {
-		return nil, fmt.Errorf("schema %d: %w: %w", id, ErrUnusableSchema, err)
+		return nil, fmt.Errorf("schema %s: %w: %w", w, ErrUnusableSchema, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.known) >= maxSchemas {
 		clear(s.known)
 	}
-	s.known[id] = v
+	s.known[w] = v
 	return v, nil
 }
 

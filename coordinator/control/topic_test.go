@@ -61,7 +61,7 @@ func TestTailsGetTheirOwnEvents(t *testing.T) {
 						t.Errorf("event %d: %v", i, err)
 						return
 					}
-					if n, ok := e.(Needed); !ok || n.Writer != int32(i) {
+					if n, ok := e.(Needed); !ok || n.Writer.Schema != int32(i) {
 						t.Errorf("event %d is %#v", i, e)
 						return
 					}
@@ -70,7 +70,7 @@ func TestTailsGetTheirOwnEvents(t *testing.T) {
 		}
 		all.Go(func() {
 			for i := 0; i < events; i += 2 { // two at a time: the second is not where the tail was told to look
-				if err := log.Append(t.Context(), topic, Needed{Writer: int32(i)}, Needed{Writer: int32(i + 1)}); err != nil {
+				if err := log.Append(t.Context(), topic, Needed{Writer{Schema: int32(i)}}, Needed{Writer{Schema: int32(i + 1)}}); err != nil {
 					t.Error(err)
 					return
 				}
@@ -93,7 +93,7 @@ func TestTailRemembersTheFirstEvent(t *testing.T) {
 	}
 	defer tail.Close()
 	for i := range 3 {
-		if err := log.Append(t.Context(), topic, Needed{Writer: int32(i)}); err != nil {
+		if err := log.Append(t.Context(), topic, Needed{Writer{Schema: int32(i)}}); err != nil {
 			t.Fatal(err)
 		}
 		for !seen(tail.(*topicTail)) { // before the next is appended
@@ -103,7 +103,7 @@ func TestTailRemembersTheFirstEvent(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	for i := range 3 {
-		if e, err := tail.Next(ctx); err != nil || e.(Needed).Writer != int32(i) {
+		if e, err := tail.Next(ctx); err != nil || e.(Needed).Writer.Schema != int32(i) {
 			t.Fatalf("event %d: %#v %v", i, e, err)
 		}
 	}
@@ -130,7 +130,7 @@ func TestTailSleepsWhileOthersTalk(t *testing.T) {
 	}
 	defer heard.Close()
 	for i := range 50 {
-		if err := log.Append(t.Context(), loud, Needed{Writer: int32(i)}); err != nil {
+		if err := log.Append(t.Context(), loud, Needed{Writer{Schema: int32(i)}}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := heard.Next(t.Context()); err != nil {

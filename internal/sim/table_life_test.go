@@ -470,14 +470,14 @@ func (c *tableCatalog) Commit(ctx context.Context, base *table.Table, change cat
 	return t, nil
 }
 
-func (l *tableLife) lookup(ctx context.Context, id int32) (control.WriterSchema, error) {
+func (l *tableLife) lookup(ctx context.Context, id int32) (control.RegisteredSchema, error) {
 	if err := l.actor.step(ctx, "look up schema"); err != nil {
-		return control.WriterSchema{}, err
+		return control.RegisteredSchema{}, err
 	}
 	if text, ok := writerSchemas[id]; ok && (id != lateSchema || l.n.w.known.Load()) {
-		return control.WriterSchema{Text: text}, nil
+		return control.RegisteredSchema{Text: text}, nil
 	}
-	return control.WriterSchema{}, metadata.ErrSchemaNotExist
+	return control.RegisteredSchema{}, metadata.ErrSchemaNotExist
 }
 
 // controlTopic is a node's own: they do not reach each other.
