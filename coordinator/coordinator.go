@@ -559,6 +559,10 @@ func (c *Coordinator) refuse(ctx context.Context, w control.Writer, err error) e
 	return c.append(ctx, control.Refused{Epoch: c.topic.Epoch, Writer: w, Reason: err.Error()})
 }
 
+func (c *Coordinator) mapping() parquetio.Mapping {
+	return parquetio.Mapping{KafkaColumn: c.cfg.KafkaColumn}
+}
+
 // errUnfit says that the table cannot hold a writer schema.
 var errUnfit = errors.New("table cannot hold the schema")
 
@@ -567,7 +571,7 @@ func (c *Coordinator) tryFit(ctx context.Context, v *parquetio.ValueSchema) (don
 	if c.table == nil {
 		return c.create(ctx, v)
 	}
-	next, changed, err := parquetio.Evolve(c.table.Schema(), c.table.Metadata().LastColumnID(), v, c.cfg.KafkaColumn)
+	next, changed, err := c.mapping().Evolve(c.table.Schema(), c.table.Metadata().LastColumnID(), v)
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", errUnfit, err)
 	}
@@ -594,7 +598,7 @@ func (c *Coordinator) tryFit(ctx context.Context, v *parquetio.ValueSchema) (don
 
 // create makes the table and proves that its catalog keeps what we set.
 func (c *Coordinator) create(ctx context.Context, v *parquetio.ValueSchema) (done bool, err error) {
-	schema, err := parquetio.TableSchema(v, c.cfg.KafkaColumn)
+	schema, err := c.mapping().TableSchema(v)
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", errUnfit, err)
 	}

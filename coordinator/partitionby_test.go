@@ -21,7 +21,7 @@ func partitionSchema(t *testing.T) *iceberg.Schema {
 	if err != nil {
 		t.Fatal(err)
 	}
-	schema, err := parquetio.TableSchema(v, "_kafka")
+	schema, err := parquetio.Mapping{KafkaColumn: "_kafka"}.TableSchema(v)
 	if err != nil {
 		t.Fatal(err)
 	}

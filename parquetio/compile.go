@@ -92,32 +92,72 @@ func (a avroProgram) decode(b *Builder, payload []byte) bool {
 }
 
 // Compile builds the decoder of records written with v into rows of table. Columns that the
-// writer lacks become null. It is an error if table does not hold v: see [Evolve].
-func Compile(v *ValueSchema, table *iceberg.Schema, kafkaColumn string) (*Decoder, error) {
-	_, changed, err := Evolve(table, table.HighestFieldID(), v, kafkaColumn)
+// writer lacks become null. It is an error if table does not hold v: see [Mapping.Evolve].
+func (m Mapping) Compile(v *ValueSchema, table *iceberg.Schema) (*Decoder, error) {
+	_, changed, err := m.Evolve(table, table.HighestFieldID(), v)
 	if err != nil {
 		return nil, err
 	}
 	if changed {
 		return nil, fmt.Errorf("compile decoder: the table lacks columns or widths that the writer schema needs: evolve the table first")
 	}
-	cols, top := layout(table)
-	p, err := v.writer.compile(cols, top, kafkaColumn)
+	t := &target{mapping: m}
+	t.cols, t.top = layout(table)
+	p, err := v.writer.compile(t)
 	if err != nil {
 		return nil, fmt.Errorf("compile decoder: %w", err)
 	}
 	return &Decoder{table, p}, nil
 }
 
-func (n *node) compile(cols []column, top []int, kafkaColumn string) (program, error) {
-	c := compiler{kafka: kafkaColumn, cols: cols}
-	c.fields(n, top)
+// A target is the columns of a table that a program fills.
+type target struct {
+	mapping Mapping
+	cols    []column
+	top     []int
+}
+
+// bind returns the column of each field of a record whose columns are kids, -1 for a field
+// without one, and the columns that no field fills, but the Kafka column. They must become null.
+func (t *target) bind(fields []string, kids []int) (columns, rest []int) {
+	have := make([]iceberg.NestedField, len(kids))
+	for i, k := range kids {
+		have[i].Name = t.cols[k].name
+	}
+	want := make([]iceberg.NestedField, len(fields))
+	for i, f := range fields {
+		want[i].Name = f
+	}
+	columns = make([]int, len(fields))
+	filled := make(map[int]bool, len(kids))
+	for i, f := range fields {
+		columns[i] = -1
+		if at := matchField(have, want, f); at >= 0 {
+			columns[i] = kids[at]
+			filled[kids[at]] = true
+		}
+	}
+	for _, k := range kids {
+		if !filled[k] && !t.isKafka(k) {
+			rest = append(rest, k)
+		}
+	}
+	return columns, rest
+}
+
+func (t *target) isKafka(col int) bool {
+	c := &t.cols[col]
+	return c.path == c.name && isKafka(t.mapping.KafkaColumn, c.name)
+}
+
+func (n *node) compile(t *target) (program, error) {
+	c := compiler{target: t}
+	c.fields(n, t.top)
 	return c.program, c.err
 }
 
 type compiler struct {
-	kafka   string
-	cols    []column
+	*target
 	program avroProgram
 	err     error
 }
@@ -130,34 +170,21 @@ func (c *compiler) fail(col int, format string, args ...any) {
 
 // fields emits the fields of a record into the columns kids, which hold them all.
 func (c *compiler) fields(record *node, kids []int) {
-	have := make([]iceberg.NestedField, len(kids))
-	for i, k := range kids {
-		have[i].Name = c.cols[k].name
-	}
-	want := make([]iceberg.NestedField, len(record.fields))
+	names := make([]string, len(record.fields))
 	for i, f := range record.fields {
-		want[i].Name = f.name
+		names[i] = f.name
 	}
-	written := make(map[int]bool, len(kids))
-	for _, f := range record.fields {
-		if m := matchField(have, want, f.name); m != nil {
-			for i := range have {
-				if m == &have[i] {
-					written[kids[i]] = true
-					c.value(f.node, kids[i])
-				}
-			}
-			continue
-		}
-		if f.node.kind == wireUnion {
+	columns, rest := c.bind(names, kids)
+	for i, f := range record.fields {
+		switch {
+		case columns[i] >= 0:
+			c.value(f.node, columns[i])
+		case f.node.kind == wireUnion:
 			// Always null, and still a byte.
 			c.program = append(c.program, instruction{op: opNothing, union: oneBranch, col: -1, end: len(c.program) + 1, node: f.node})
 		}
 	}
-	for _, k := range kids {
-		if written[k] || c.cols[k].path == c.cols[k].name && isKafka(c.kafka, c.cols[k].name) {
-			continue
-		}
+	for _, k := range rest {
 		if len(record.fields) == 0 && c.cols[k].name == PresentField && c.cols[k].kind == columnBit {
 			c.program = append(c.program, instruction{op: opPresent, col: k, end: len(c.program) + 1})
 			continue

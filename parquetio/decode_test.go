@@ -286,11 +286,11 @@ func FuzzParseAvro(f *testing.F) {
 		if err != nil {
 			return
 		}
-		table, err := TableSchema(v, "_kafka")
+		table, err := withKafka.TableSchema(v)
 		if err != nil {
 			return
 		}
-		if _, err := Compile(v, table, "_kafka"); err != nil {
+		if _, err := withKafka.Compile(v, table); err != nil {
 			t.Fatalf("%v\n%s", err, schema)
 		}
 		b, err := NewBuilder(table, "_kafka")

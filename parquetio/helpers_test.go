@@ -19,6 +19,9 @@ import (
 	"github.com/apache/iceberg-go"
 )
 
+// The mappings of tables with and without a Kafka column.
+var withKafka, noKafka = Mapping{KafkaColumn: "_kafka"}, Mapping{}
+
 // A rig is the whole way from one writer schema to a file.
 type rig struct {
 	t       testing.TB
@@ -35,10 +38,10 @@ func newRig(t testing.TB, schema string) *rig {
 	if r.value, err = ParseAvro(schema); err != nil {
 		t.Fatal(err)
 	}
-	if r.table, err = TableSchema(r.value, "_kafka"); err != nil {
+	if r.table, err = withKafka.TableSchema(r.value); err != nil {
 		t.Fatal(err)
 	}
-	if r.decoder, err = Compile(r.value, r.table, "_kafka"); err != nil {
+	if r.decoder, err = withKafka.Compile(r.value, r.table); err != nil {
 		t.Fatal(err)
 	}
 	if r.builder, err = NewBuilder(r.table, "_kafka"); err != nil {

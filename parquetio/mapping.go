@@ -24,9 +24,8 @@ type ValueSchema struct {
 
 // A writer is a schema of one format.
 type writer interface {
-	// compile returns the program for the columns of a table, which hold all that is
-	// written. Those that are not written become null, but the Kafka column.
-	compile(columns []column, top []int, kafkaColumn string) (program, error)
+	// compile returns the program for the columns of a table, which hold all that is written.
+	compile(t *target) (program, error)
 }
 
 // A Reference is a schema that another one names.

@@ -24,11 +24,17 @@ func kafkaFields() []iceberg.NestedField {
 	}
 }
 
+// A Mapping says how the fields of writers become columns of one table.
+type Mapping struct {
+	// KafkaColumn is the struct that says where a row came from (partition, offset, timestamp,
+	// timestamp_type, key, headers); the table has none if it is empty.
+	KafkaColumn string
+}
+
 // TableSchema returns the schema of a new table for v: its columns, all optional, then the
-// struct kafkaColumn (partition, offset, timestamp, timestamp_type, key, headers) unless
-// kafkaColumn is empty. Ids are assigned from 1, in the order in which iceberg-go would.
-func TableSchema(v *ValueSchema, kafkaColumn string) (*iceberg.Schema, error) {
-	next, _, err := Evolve(iceberg.NewSchema(0), 0, v, kafkaColumn)
+// Kafka column. Ids are assigned from 1, in the order in which iceberg-go would.
+func (m Mapping) TableSchema(v *ValueSchema) (*iceberg.Schema, error) {
+	next, _, err := m.Evolve(iceberg.NewSchema(0), 0, v)
 	return next, err
 }
 
@@ -63,16 +69,16 @@ func (e *IncompatibleError) Error() string {
 // is an [*IncompatibleError] if a column would have to change in another way.
 //
 // The same inputs always give the same ids.
-func Evolve(table *iceberg.Schema, lastID int, v *ValueSchema, kafkaColumn string) (next *iceberg.Schema, changed bool, err error) {
+func (m Mapping) Evolve(table *iceberg.Schema, lastID int, v *ValueSchema) (next *iceberg.Schema, changed bool, err error) {
 	want := v.Fields
-	if kafkaColumn != "" {
+	if m.KafkaColumn != "" {
 		for _, f := range want {
-			if strings.EqualFold(f.Name, kafkaColumn) {
+			if strings.EqualFold(f.Name, m.KafkaColumn) {
 				return nil, false, fmt.Errorf("field %s: the name is taken by the column for topic, partition and offset: set table.topic.kafka.column to another name, or empty to leave it out", f.Name)
 			}
 		}
 		want = append(slices.Clip(slices.Clone(want)), iceberg.NestedField{
-			Name: kafkaColumn, Type: &iceberg.StructType{FieldList: kafkaFields()},
+			Name: m.KafkaColumn, Type: &iceberg.StructType{FieldList: kafkaFields()},
 		})
 	}
 	e := evolver{lastID: max(lastID, table.HighestFieldID())}
@@ -101,16 +107,16 @@ func (e *evolver) fields(have, want []iceberg.NestedField, path string) []iceber
 	for i := range out {
 		f := &out[i]
 		w := matchField(want, have, f.Name)
-		if (w == nil || !w.Required) && f.Required {
+		if (w < 0 || !want[w].Required) && f.Required {
 			f.Required, e.changed = false, true
 		}
-		if w != nil {
-			f.Type = e.typ(f.Type, w.Type, join(path, f.Name))
+		if w >= 0 {
+			f.Type = e.typ(f.Type, want[w].Type, join(path, f.Name))
 		}
 	}
 	var added []iceberg.NestedField
 	for _, w := range want {
-		if matchField(have, want, w.Name) == nil {
+		if matchField(have, want, w.Name) < 0 {
 			added = append(added, iceberg.NestedField{Name: w.Name, Type: optional(w.Type), Doc: w.Doc})
 		}
 	}
@@ -121,28 +127,28 @@ func (e *evolver) fields(have, want []iceberg.NestedField, path string) []iceber
 	return out
 }
 
-// matchField finds the field in fields that goes with name: the one of exactly that name,
-// else the one that differs by case alone, unless peers, the fields beside name, have that
-// exact name themselves.
-func matchField(fields, peers []iceberg.NestedField, name string) *iceberg.NestedField {
+// matchField returns the index of the field that goes with name, -1 if there is none: the one of
+// exactly that name, else the one that differs by case alone, unless peers, the fields beside
+// name, have that exact name themselves.
+func matchField(fields, peers []iceberg.NestedField, name string) int {
 	byCase := -1
 	for i := range fields {
 		if fields[i].Name == name {
-			return &fields[i]
+			return i
 		}
 		if byCase < 0 && strings.EqualFold(fields[i].Name, name) {
 			byCase = i
 		}
 	}
 	if byCase < 0 {
-		return nil
+		return -1
 	}
 	for i := range peers {
 		if peers[i].Name == fields[byCase].Name {
-			return nil
+			return -1
 		}
 	}
-	return &fields[byCase]
+	return byCase
 }
 
 func (e *evolver) typ(have, want iceberg.Type, path string) iceberg.Type {

@@ -23,7 +23,7 @@ func mustParse(t *testing.T, schema string) *ValueSchema {
 
 func mustTable(t *testing.T, schema string) *iceberg.Schema {
 	t.Helper()
-	table, err := TableSchema(mustParse(t, schema), "_kafka")
+	table, err := withKafka.TableSchema(mustParse(t, schema))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,15 +33,15 @@ func mustTable(t *testing.T, schema string) *iceberg.Schema {
 // evolve returns the columns of the table with their ids after another writer schema.
 func evolve(t *testing.T, table *iceberg.Schema, schema string) (*iceberg.Schema, bool) {
 	t.Helper()
-	next, changed, err := Evolve(table, table.HighestFieldID(), mustParse(t, schema), "_kafka")
+	next, changed, err := withKafka.Evolve(table, table.HighestFieldID(), mustParse(t, schema))
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, _, err := Evolve(table, table.HighestFieldID(), mustParse(t, schema), "_kafka")
+	again, _, err := withKafka.Evolve(table, table.HighestFieldID(), mustParse(t, schema))
 	if err != nil || again.String() != next.String() {
 		t.Fatalf("the same inputs gave other ids: %v\n%s\n%s", err, next, again)
 	}
-	if _, more, err := Evolve(next, next.HighestFieldID(), mustParse(t, schema), "_kafka"); err != nil || more {
+	if _, more, err := withKafka.Evolve(next, next.HighestFieldID(), mustParse(t, schema)); err != nil || more {
 		t.Fatalf("not stable: changed %v, error %v", more, err)
 	}
 	return next, changed
@@ -71,11 +71,11 @@ func TestTableSchema(t *testing.T) {
 	if table.ID != 0 {
 		t.Errorf("schema id %d, want 0", table.ID)
 	}
-	bare, err := TableSchema(mustParse(t, `"int"`), "")
+	bare, err := noKafka.TableSchema(mustParse(t, `"int"`))
 	if err != nil || bare.NumFields() != 1 {
 		t.Errorf("%v, %v; want one column", bare, err)
 	}
-	if _, err := TableSchema(mustParse(t, one(`"int"`)), "X"); err == nil || !strings.Contains(err.Error(), "table.topic.kafka.column") {
+	if _, err := (Mapping{KafkaColumn: "X"}).TableSchema(mustParse(t, one(`"int"`))); err == nil || !strings.Contains(err.Error(), "table.topic.kafka.column") {
 		t.Errorf("error %v, want one that names the key to set", err)
 	}
 }
@@ -112,7 +112,7 @@ func TestEvolveNested(t *testing.T) {
 	}
 	var decoders [2]*Decoder
 	for i, schema := range []string{v1, v2} {
-		if decoders[i], err = Compile(mustParse(t, schema), table, "_kafka"); err != nil {
+		if decoders[i], err = withKafka.Compile(mustParse(t, schema), table); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -168,7 +168,7 @@ func TestEvolveWidens(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, schema := range []string{test.narrow, test.wide} {
-			d, err := Compile(mustParse(t, one(schema)), table, "_kafka")
+			d, err := withKafka.Compile(mustParse(t, one(schema)), table)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -197,7 +197,7 @@ func TestEvolveIncompatible(t *testing.T) {
 		{`{"type":"map","values":"string"}`, `{"type":"array","items":"int"}`, "x"},
 		{`"string"`, `["string","long",{"type":"record","name":"Q","fields":[]}]`, ""},
 	} {
-		_, _, err := Evolve(mustTable(t, one(test.from)), 100, mustParse(t, one(test.to)), "_kafka")
+		_, _, err := withKafka.Evolve(mustTable(t, one(test.from)), 100, mustParse(t, one(test.to)))
 		var bad *IncompatibleError
 		if test.path == "" {
 			if err != nil {
@@ -208,7 +208,7 @@ func TestEvolveIncompatible(t *testing.T) {
 		if !errors.As(err, &bad) || len(bad.Columns) != 1 || bad.Columns[0].Path != test.path {
 			t.Errorf("%s to %s: error %v, want column %s", test.from, test.to, err, test.path)
 		}
-		if _, err := Compile(mustParse(t, one(test.to)), mustTable(t, one(test.from)), "_kafka"); err == nil {
+		if _, err := withKafka.Compile(mustParse(t, one(test.to)), mustTable(t, one(test.from))); err == nil {
 			t.Errorf("%s to %s: compiled", test.from, test.to)
 		}
 	}
@@ -243,7 +243,7 @@ func TestEvolveRelaxesRequired(t *testing.T) {
 			t.Errorf("%s: required %v, want %v", name, f.Required, required)
 		}
 	}
-	d, err := Compile(mustParse(t, less), next, "_kafka")
+	d, err := withKafka.Compile(mustParse(t, less), next)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +267,7 @@ func TestEvolveIgnoresCase(t *testing.T) {
 	if changed || next.NumFields() != 2 {
 		t.Errorf("changed %v: %s", changed, next)
 	}
-	d, err := Compile(mustParse(t, camel), table, "_kafka")
+	d, err := withKafka.Compile(mustParse(t, camel), table)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,7 +293,7 @@ func TestEvolveMarkerRecord(t *testing.T) {
 
 // Compile of what does not fit says to evolve first.
 func TestCompileNeedsEvolvedTable(t *testing.T) {
-	if _, err := Compile(mustParse(t, one(`"long"`)), mustTable(t, one(`"int"`)), "_kafka"); err == nil || !strings.Contains(err.Error(), "evolve") {
+	if _, err := withKafka.Compile(mustParse(t, one(`"long"`)), mustTable(t, one(`"int"`))); err == nil || !strings.Contains(err.Error(), "evolve") {
 		t.Errorf("error %v", err)
 	}
 	a, b := newRig(t, one(`"long"`)), newRig(t, one(`"string"`))

@@ -20,11 +20,11 @@ func TestSizeOfRepeatedTexts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	table, err := TableSchema(value, "")
+	table, err := noKafka.TableSchema(value)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := Compile(value, table, "")
+	d, err := noKafka.Compile(value, table)
 	if err != nil {
 		t.Fatal(err)
 	}

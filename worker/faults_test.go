@@ -450,7 +450,7 @@ func TestTableReplacedWhileFilesWait(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := parquetio.TableSchema(v, "_kafka") // other field ids
+	other, err := parquetio.Mapping{KafkaColumn: "_kafka"}.TableSchema(v) // other field ids
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -619,7 +619,7 @@ func TestReplayFromBeforeTheFirstRowRecordsTheGap(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	schema, err := parquetio.TableSchema(v, "_kafka")
+	schema, err := parquetio.Mapping{KafkaColumn: "_kafka"}.TableSchema(v)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -683,7 +683,7 @@ func TestTwoTopicsRaceForATable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	schema, err := parquetio.TableSchema(v, "_kafka")
+	schema, err := parquetio.Mapping{KafkaColumn: "_kafka"}.TableSchema(v)
 	if err != nil {
 		t.Fatal(err)
 	}

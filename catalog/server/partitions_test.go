@@ -39,7 +39,7 @@ func writePartitioned(t *testing.T, c *catalogsql.Catalog, locator catalog.Locat
 	if err != nil {
 		t.Fatal(err)
 	}
-	schema, err := parquetio.TableSchema(value, "_kafka")
+	schema, err := parquetio.Mapping{KafkaColumn: "_kafka"}.TableSchema(value)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func writePartitioned(t *testing.T, c *catalogsql.Catalog, locator catalog.Locat
 	if tbl, err = c.Commit(t.Context(), tbl, catalog.Commit{Spec: &spec}); err != nil {
 		t.Fatal(err)
 	}
-	decoder, err := parquetio.Compile(value, tbl.Schema(), "_kafka")
+	decoder, err := parquetio.Mapping{KafkaColumn: "_kafka"}.Compile(value, tbl.Schema())
 	if err != nil {
 		t.Fatal(err)
 	}

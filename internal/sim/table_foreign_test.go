@@ -274,7 +274,7 @@ func tableSchema(id int32) (*iceberg.Schema, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parquetio.TableSchema(v, "_kafka")
+	return parquetio.Mapping{KafkaColumn: "_kafka"}.TableSchema(v)
 }
 
 // replace drops the table and makes one of the name with columns of its own.
