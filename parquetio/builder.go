@@ -58,8 +58,8 @@ type kafkaColumns struct {
 	end                                                    int
 }
 
-// NewBuilder returns an empty builder. The table must have the Kafka column as [TableSchema]
-// and [Evolve] make it, unless kafkaColumn is empty.
+// NewBuilder returns an empty builder. The table must have the Kafka column as [Mapping.TableSchema]
+// and [Mapping.Evolve] make it, unless kafkaColumn is empty.
 func NewBuilder(schema *iceberg.Schema, kafkaColumn string) (*Builder, error) {
 	arrowSchema, err := table.SchemaToArrowSchema(schema, nil, true, false)
 	if err != nil {

@@ -2,7 +2,7 @@
 // table.
 //
 // The one idea: nothing is built per record. A writer schema and a table schema are
-// compiled once into a short program ([Compile]); [Builder.Append] runs it over the bytes
+// compiled once into a short program ([Mapping.Compile]); [Builder.Append] runs it over the bytes
 // of each record and appends to raw column buffers, which become Arrow arrays without a
 // copy ([Builder.Finish]), which a [Writer] encodes into one Parquet file in memory.
 //
@@ -18,7 +18,7 @@
 //
 // Promises: a record that cannot be decoded leaves no trace in the builder, and its error
 // names the byte and the field. An explicit null is NULL, whatever default a schema
-// states. Values are the same in every time zone of the process. [Evolve] gives the same
+// states. Values are the same in every time zone of the process. [Mapping.Evolve] gives the same
 // field ids for the same inputs. A hostile record costs memory in proportion to its own
 // size, up to a stated number of values.
 //

@@ -15,8 +15,9 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	table, _ := parquetio.TableSchema(value, "_kafka")
-	decoder, _ := parquetio.Compile(value, table, "_kafka")
+	mapping := parquetio.Mapping{KafkaColumn: "_kafka"}
+	table, _ := mapping.TableSchema(value)
+	decoder, _ := mapping.Compile(value, table)
 	builder, _ := parquetio.NewBuilder(table, "_kafka")
 	for offset, payload := range [][]byte{{2, 0}, {4, 2, 4, 'h', 'i'}, {6}} {
 		if err := builder.Append(decoder, payload, parquetio.RecordMeta{Offset: int64(offset)}); err != nil {
