@@ -330,8 +330,8 @@ func (n *Node) openTables(ctx context.Context, registry *schemaregistry.Registry
 	schemas := control.NewSchemas(func(ctx context.Context, id int32) (control.RegisteredSchema, error) {
 		s, err := registry.Schema(ctx, int(id))
 		r := control.RegisteredSchema{Type: s.Type, Text: s.Text}
-		for _, text := range s.Dependencies {
-			r.References = append(r.References, parquetio.Reference{Text: text})
+		for _, d := range s.Dependencies {
+			r.References = append(r.References, parquetio.Reference(d))
 		}
 		return r, err
 	})

@@ -31,10 +31,11 @@ func (r *Registry) getSchema(req *http.Request) (any, error) {
 		return nil, err
 	}
 	answer := struct {
+		SchemaType string                     `json:"schemaType,omitempty"`
 		Schema     string                     `json:"schema"`
 		References []metadata.SchemaReference `json:"references,omitempty"`
 		MaxID      int                        `json:"maxId,omitempty"`
-	}{Schema: s.Text, References: s.References}
+	}{SchemaType: answerType(s.Schema), Schema: s.Text, References: s.References}
 	if query(req, "fetchMaxId") {
 		if answer.MaxID, err = r.store.MaxSchemaID(req.Context()); err != nil {
 			return nil, err
@@ -48,7 +49,18 @@ func (r *Registry) getSchemaText(req *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return json.RawMessage(s.Text), nil
+	return plainText(s.Schema), nil
+}
+
+// A text is an answer that is no JSON.
+type text string
+
+// plainText is the text of a schema as an answer of its own.
+func plainText(s metadata.Schema) any {
+	if s.Type == typeProtobuf {
+		return text(s.Text)
+	}
+	return json.RawMessage(s.Text)
 }
 
 // versionsOf returns the versions that are the schema of the path.

@@ -2,7 +2,6 @@ package schemaregistry
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -18,12 +17,21 @@ type versionAnswer struct {
 	Subject    string                     `json:"subject"`
 	Version    int                        `json:"version"`
 	ID         int                        `json:"id"`
+	SchemaType string                     `json:"schemaType,omitempty"`
 	References []metadata.SchemaReference `json:"references,omitempty"`
 	Schema     string                     `json:"schema"`
 }
 
 func answerVersion(v metadata.SubjectVersion) versionAnswer {
-	return versionAnswer{v.Subject, v.Version, v.Schema.ID, v.Schema.References, v.Schema.Text}
+	return versionAnswer{v.Subject, v.Version, v.Schema.ID, answerType(v.Schema), v.Schema.References, v.Schema.Text}
+}
+
+// answerType is the type of a schema as answers name it: clients of old know only Avro.
+func answerType(s metadata.Schema) string {
+	if s.Type == typeAvro {
+		return ""
+	}
+	return s.Type
 }
 
 func (r *Registry) register(req *http.Request) (any, error) {
@@ -170,7 +178,7 @@ func (r *Registry) getVersionText(req *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return json.RawMessage(v.Schema.Text), nil
+	return plainText(v.Schema), nil
 }
 
 func (r *Registry) getReferencedBy(req *http.Request) (any, error) {

@@ -247,16 +247,16 @@ func (c canonicaliser) props(out *node, n node, reserved []string) {
 //
 // The parser sees the schema without further properties: it takes "Default" for "default",
 // which makes a property change the meaning. Logical types go too, no rule looks at them.
-func parseAvro(text string, dependencies []string) (s avro.Schema, err error) {
-	defer func() {
-		if p := recover(); p != nil { // the parser's answer to the default of an empty union
-			s, err = nil, fmt.Errorf("the parser cannot read it: %v", p)
-		}
-	}()
+func parseAvro(text string, dependencies []Dependency) (avro.Schema, error) {
 	cache := &avro.SchemaCache{}
+	known := map[string]bool{} // two names may stand for one schema
 	for _, d := range dependencies {
-		if _, err := parseBare(d, cache); err != nil {
-			return nil, fmt.Errorf("a referenced schema: %w", err)
+		if known[d.Text] {
+			continue
+		}
+		known[d.Text] = true
+		if _, err := parseBare(d.Text, cache); err != nil {
+			return nil, fmt.Errorf("the referenced schema %s: %w", d.Name, err)
 		}
 	}
 	return parseBare(text, cache)

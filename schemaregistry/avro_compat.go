@@ -19,15 +19,15 @@ const (
 	missingUnionBranch   = "MISSING_UNION_BRANCH"
 )
 
-// maxReasons bounds the list that one comparison returns.
-const maxReasons = 100
+// An avroModel is a parsed Avro schema.
+type avroModel struct{ schema avro.Schema }
 
-// An incompatibility is one reason why a reader cannot read what a writer wrote. Path leads
-// through the reader's schema.
-type incompatibility struct {
-	kind   string
-	path   string
-	reason string
+func (reader avroModel) cannotRead(writer model, _ bool) []incompatibility {
+	w, ok := writer.(avroModel)
+	if !ok {
+		return otherType()
+	}
+	return avroIncompatibilities(reader.schema, w.schema)
 }
 
 // avroIncompatibilities returns why reader cannot read all data of writer, nothing if it
@@ -233,45 +233,4 @@ func lookup(written map[string]*avro.Field, f *avro.Field) []*avro.Field {
 		}
 	}
 	return sources
-}
-
-// A level says between which schemas of a subject readers and writers must agree.
-type level string
-
-const (
-	levelNone               level = "NONE"
-	levelBackward           level = "BACKWARD"
-	levelForward            level = "FORWARD"
-	levelFull               level = "FULL"
-	levelBackwardTransitive level = "BACKWARD_TRANSITIVE"
-	levelForwardTransitive  level = "FORWARD_TRANSITIVE"
-	levelFullTransitive     level = "FULL_TRANSITIVE"
-)
-
-var levels = []level{levelNone, levelBackward, levelForward, levelFull, levelBackwardTransitive, levelForwardTransitive, levelFullTransitive}
-
-func (l level) backward() bool { return strings.HasPrefix(string(l), "BACKWARD") || l.full() }
-func (l level) forward() bool  { return strings.HasPrefix(string(l), "FORWARD") || l.full() }
-func (l level) full() bool     { return strings.HasPrefix(string(l), "FULL") }
-
-// transitive levels compare with all versions, the others with the last only.
-func (l level) transitive() bool { return strings.HasSuffix(string(l), "_TRANSITIVE") }
-
-// incompatibleAt compares a new schema with an older one as the level demands. Each reason
-// says who reads.
-func incompatibleAt(l level, next, older avro.Schema) []incompatibility {
-	var found []incompatibility
-	if l.backward() {
-		for _, why := range avroIncompatibilities(next, older) {
-			why.reason = "reading old data with the new schema: " + why.reason
-			found = append(found, why)
-		}
-	}
-	if l.forward() {
-		for _, why := range avroIncompatibilities(older, next) {
-			why.reason = "reading new data with the old schema: " + why.reason
-			found = append(found, why)
-		}
-	}
-	return found
 }

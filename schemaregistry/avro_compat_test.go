@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/datadriven"
-	"github.com/hamba/avro/v2"
 )
 
 // Scripts of the compatibility rules. A case has the lines "old …" and "new …"; the command
@@ -14,19 +13,19 @@ import (
 func TestCompatibility(t *testing.T) {
 	datadriven.Walk(t, "testdata/compat", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			schemas := map[string]avro.Schema{}
+			schemas := map[string]model{}
 			for line := range strings.Lines(d.Input) {
 				name, text, _ := strings.Cut(strings.TrimSpace(line), " ")
 				text, err := canonicalAvro(text, false)
 				if err != nil {
 					d.Fatalf(t, "%s: %v", name, err)
 				}
-				if schemas[name], err = parseAvro(text, nil); err != nil {
+				if schemas[name], err = parse(typeAvro, text, nil); err != nil {
 					d.Fatalf(t, "%s: %v", name, err)
 				}
 			}
 			var out strings.Builder
-			for _, why := range incompatibleAt(level(strings.ToUpper(d.Cmd)), schemas["new"], schemas["old"]) {
+			for _, why := range incompatibleAt(level(strings.ToUpper(d.Cmd)), false, schemas["new"], schemas["old"]) {
 				fmt.Fprintf(&out, "%s %s: %s\n", why.kind, why.path, why.reason)
 			}
 			if out.Len() == 0 {
@@ -49,7 +48,7 @@ func TestCanonical(t *testing.T) {
 			if err != nil || again != text {
 				d.Fatalf(t, "the form of the form differs: %s, %v", again, err)
 			}
-			if _, err := parseAvro(text, nil); err != nil {
+			if _, err := parse(typeAvro, text, nil); err != nil {
 				return text + "\nrefused: " + err.Error() + "\n"
 			}
 			return text + "\n"

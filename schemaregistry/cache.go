@@ -61,7 +61,7 @@ func (c *cache) clear() {
 func (s Schema) size() int {
 	n := 512 + len(s.Text)
 	for _, d := range s.Dependencies {
-		n += 16 + len(d)
+		n += 32 + len(d.Name) + len(d.Text)
 	}
 	for _, r := range s.References {
 		n += 64 + len(r.Name) + len(r.Subject)

@@ -53,7 +53,7 @@ func (r *Registry) calls() map[string]call {
 		"GET /contexts":            func(*http.Request) (any, error) { return []string{"."}, nil },
 
 		"GET /schemas":                   r.getSchemas,
-		"GET /schemas/types":             func(*http.Request) (any, error) { return []string{typeAvro}, nil },
+		"GET /schemas/types":             func(*http.Request) (any, error) { return types, nil },
 		"GET /schemas/ids/{id}":          r.getSchema,
 		"GET /schemas/ids/{id}/schema":   r.getSchemaText,
 		"GET /schemas/ids/{id}/subjects": r.getSchemaSubjects,
@@ -97,6 +97,10 @@ func (r *Registry) serve(c call) http.Handler {
 		}
 		w.Header().Set("Content-Type", contentType)
 		w.WriteHeader(status)
+		if t, ok := answer.(text); ok {
+			io.WriteString(w, string(t))
+			return
+		}
 		e := json.NewEncoder(w)
 		e.SetEscapeHTML(false)
 		e.Encode(answer) // what fails here is the connection

@@ -150,11 +150,11 @@ func FuzzCanonicalAvro(f *testing.F) {
 		if twice, err := canonicalAvro(once, true); err != nil || twice != once {
 			t.Fatalf("%s becomes %s, then %s, %v", text, once, twice, err)
 		}
-		s, err := parseAvro(once, nil)
+		s, err := parse(typeAvro, once, nil)
 		if err != nil {
 			return
 		}
-		if why := avroIncompatibilities(s, s); len(why) > 0 {
+		if why := s.cannotRead(s, false); len(why) > 0 {
 			t.Fatalf("%s cannot read itself: %+v", once, why)
 		}
 	})

@@ -6,28 +6,26 @@
 // its versions, and commit if the subject is still what was read, else begin anew. So any
 // number of processes on one metadata database agree without a leader.
 //
-// Only Avro is spoken so far; other schema types are refused, not stored.
+// The types of schemas are Avro, Protobuf and JSON Schema. What differs between them is in one
+// file each for the canonical form and for the rules of compatibility.
 package schemaregistry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 
-	"github.com/hamba/avro/v2"
-
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/streamstore"
 )
 
-// typeAvro is the only schema type so far.
-const typeAvro = "AVRO"
-
 const (
-	maxReferenceDepth = 32  // how far references lead from a schema
-	maxReferences     = 500 // how many schemas one uses in all
+	maxReferenceDepth  = 32       // how far references lead from a schema
+	maxReferences      = 500      // how many schemas one uses in all
+	maxDependencyBytes = 16 << 20 // how long their texts are together
 )
 
 // Config is the configuration of a registry.
@@ -64,9 +62,16 @@ func New(store *metadata.Store, cfg Config, log *slog.Logger) *Registry {
 // A Schema is a schema with the texts of what it refers to.
 type Schema struct {
 	metadata.Schema
-	// Dependencies are the texts of the schemas that it refers to, directly or not, each
-	// after those that it uses itself.
-	Dependencies []string
+	// Dependencies are the schemas that it refers to, directly or not, each after those that
+	// it uses itself.
+	Dependencies []Dependency
+}
+
+// A Dependency is a schema that another refers to by a name: the full name of an Avro type,
+// the path of a Protobuf import, the URI of a JSON Schema.
+type Dependency struct {
+	Name string
+	Text string
 }
 
 // Schema returns the schema with that id. An error wraps metadata.ErrSchemaNotExist if there
@@ -91,25 +96,21 @@ func (r *Registry) Schema(ctx context.Context, id int) (Schema, error) {
 // errNoReference says that a referenced version is not there.
 var errNoReference = errors.New("the reference does not exist")
 
-// dependencies reads the texts that references lead to. A version that was soft deleted
+// dependencies reads the schemas that references lead to. A version that was soft deleted
 // still counts.
-func (r *Registry) dependencies(ctx context.Context, refs []metadata.SchemaReference) ([]string, error) {
-	w := referenceWalk{store: r.store, state: map[referenceKey]bool{}}
+func (r *Registry) dependencies(ctx context.Context, refs []metadata.SchemaReference) ([]Dependency, error) {
+	w := referenceWalk{store: r.store, state: map[metadata.SchemaReference]bool{}}
 	if err := w.walk(ctx, refs, maxReferenceDepth); err != nil {
 		return nil, err
 	}
-	return w.texts, nil
-}
-
-type referenceKey struct {
-	subject string
-	version int
+	return w.found, nil
 }
 
 type referenceWalk struct {
 	store *metadata.Store
-	state map[referenceKey]bool // false while a version is being walked, true after
-	texts []string
+	state map[metadata.SchemaReference]bool // false while a version is being walked, true after
+	found []Dependency
+	bytes int
 }
 
 func (w *referenceWalk) walk(ctx context.Context, refs []metadata.SchemaReference, depth int) error {
@@ -117,8 +118,7 @@ func (w *referenceWalk) walk(ctx context.Context, refs []metadata.SchemaReferenc
 		return fmt.Errorf("references lead deeper than %d schemas: %w", maxReferenceDepth, errNoReference)
 	}
 	for _, ref := range refs {
-		key := referenceKey{ref.Subject, ref.Version}
-		if done, seen := w.state[key]; seen {
+		if done, seen := w.state[ref]; seen {
 			if !done {
 				return fmt.Errorf("subject %q version %d refers to itself: %w", ref.Subject, ref.Version, errNoReference)
 			}
@@ -127,7 +127,7 @@ func (w *referenceWalk) walk(ctx context.Context, refs []metadata.SchemaReferenc
 		if len(w.state) == maxReferences {
 			return fmt.Errorf("more than %d schemas are referenced: %w", maxReferences, errNoReference)
 		}
-		w.state[key] = false
+		w.state[ref] = false
 		v, err := w.store.SubjectVersion(ctx, ref.Subject, ref.Version)
 		if errors.Is(err, metadata.ErrSchemaNotExist) {
 			return fmt.Errorf("subject %q has no version %d (for the name %s): %w", ref.Subject, ref.Version, ref.Name, errNoReference)
@@ -138,8 +138,11 @@ func (w *referenceWalk) walk(ctx context.Context, refs []metadata.SchemaReferenc
 		if err := w.walk(ctx, v.Schema.References, depth-1); err != nil {
 			return err
 		}
-		w.state[key] = true
-		w.texts = append(w.texts, v.Schema.Text)
+		w.state[ref] = true
+		w.found = append(w.found, Dependency{ref.Name, v.Schema.Text})
+		if w.bytes += len(v.Schema.Text); w.bytes > maxDependencyBytes {
+			return fmt.Errorf("the referenced schemas have more than %d bytes together: %w", maxDependencyBytes, errNoReference)
+		}
 	}
 	return nil
 }
@@ -157,13 +160,14 @@ type Request struct {
 // A parsedSchema is a request in canonical form.
 type parsedSchema struct {
 	schema metadata.Schema
-	avro   avro.Schema
+	model  model
 }
 
 // parse judges a request by itself.
 func (r *Registry) parse(ctx context.Context, q Request, normalize bool) (parsedSchema, error) {
-	if q.SchemaType != "" && q.SchemaType != typeAvro {
-		return parsedSchema{}, invalidSchema("the schema type %s is not supported yet, only %s is", q.SchemaType, typeAvro)
+	t := cmp.Or(q.SchemaType, typeAvro)
+	if !slices.Contains(types, t) {
+		return parsedSchema{}, invalidSchema("the schema type %q is not one of %v", t, types)
 	}
 	if len(q.Schema) > r.cfg.MaxSchemaBytes {
 		return parsedSchema{}, schemaTooLarge(len(q.Schema), r.cfg.MaxSchemaBytes)
@@ -171,15 +175,11 @@ func (r *Registry) parse(ctx context.Context, q Request, normalize bool) (parsed
 	if q.Schema == "" {
 		return parsedSchema{}, invalidSchema("it is empty")
 	}
-	text, err := canonicalAvro(q.Schema, normalize)
-	if err != nil {
-		return parsedSchema{}, invalidSchema("%v", err)
-	}
 	refs, err := r.resolve(ctx, q.References)
 	if err != nil {
 		return parsedSchema{}, err
 	}
-	p := parsedSchema{schema: metadata.Schema{Type: typeAvro, Text: text, References: refs}}
+	p := parsedSchema{schema: metadata.Schema{Type: t, References: refs}}
 	dependencies, err := r.dependencies(ctx, refs)
 	if errors.Is(err, errNoReference) {
 		return p, invalidSchema("%v", err)
@@ -187,7 +187,10 @@ func (r *Registry) parse(ctx context.Context, q Request, normalize bool) (parsed
 	if err != nil {
 		return p, err
 	}
-	if p.avro, err = parseAvro(text, dependencies); err != nil {
+	if p.schema.Text, err = canonical(t, q.Schema, dependencies, normalize); err != nil {
+		return p, invalidSchema("%v", err)
+	}
+	if p.model, err = parse(t, p.schema.Text, dependencies); err != nil {
 		return p, invalidSchema("%v", err)
 	}
 	return p, nil
@@ -345,11 +348,11 @@ func (r *Registry) judge(ctx context.Context, l level, p parsedSchema, versions 
 		if err != nil {
 			return nil, fmt.Errorf("subject %s version %d: %w", v.Subject, v.Version, err)
 		}
-		older, err := parseAvro(v.Schema.Text, dependencies)
+		older, err := parse(v.Schema.Type, v.Schema.Text, dependencies)
 		if err != nil {
 			return nil, fmt.Errorf("subject %s version %d: %w", v.Subject, v.Version, err)
 		}
-		if why := incompatibleAt(l, p.avro, older); len(why) > 0 {
+		if why := incompatibleAt(l, false, p.model, older); len(why) > 0 {
 			return &verdict{v, l, why}, nil
 		}
 		if !l.transitive() {

@@ -128,7 +128,7 @@ func TestSchema(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{`{"type":"fixed","name":"A","size":1}`, `{"type":"record","name":"B","fields":[{"name":"a","type":"A"}]}`}
+	want := []Dependency{{"A", `{"type":"fixed","name":"A","size":1}`}, {"B", `{"type":"record","name":"B","fields":[{"name":"a","type":"A"}]}`}}
 	if s.Text != `["A","B"]` || !slices.Equal(s.Dependencies, want) {
 		t.Fatalf("got %+v, want the dependencies %v", s, want)
 	}
