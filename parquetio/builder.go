@@ -33,7 +33,7 @@ type Builder struct {
 	top    []int
 	kafka  *kafkaColumns // nil if the table has none
 	rows   int
-	last   *Decoder // known to be of the same table schema
+	last   [2]*Decoder // of values and keys, known to be of the same table schema
 
 	limit int // of bytes in one column, maxColumnData but in tests
 	// of the record at hand
@@ -50,6 +50,10 @@ type RecordMeta struct {
 	TimestampType int8  // 0 set by the producer, 1 by the broker
 	Key           []byte
 	Headers       []record.Header
+
+	// KeyDecoder puts KeyPayload into the column of the key; null if it is nil, and there is one.
+	KeyDecoder *Decoder
+	KeyPayload []byte
 }
 
 type kafkaColumns struct {
@@ -85,7 +89,7 @@ func NewBuilder(schema *iceberg.Schema, kafkaColumn string) (*Builder, error) {
 func (b *Builder) findKafka(name string) (*kafkaColumns, error) {
 	k := &kafkaColumns{root: -1}
 	for _, i := range b.top {
-		if isKafka(name, b.cols[i].name) {
+		if isColumn(name, b.cols[i].name) {
 			k.root = i
 		}
 	}
@@ -135,23 +139,43 @@ func (b *Builder) Bytes() int64 {
 // the builder is as it was before the call. The error is [ErrFull], or a [*DecodeError]
 // if the record is to blame. Append keeps no reference to its arguments.
 func (b *Builder) Append(d *Decoder, payload []byte, m RecordMeta) error {
-	if d != b.last {
+	if err := b.check(d, m.KeyDecoder); err != nil {
+		return err
+	}
+	b.room, b.err = MaxValues, nil
+	return b.endRow(d.program.decode(b, payload) && b.putKey(d.key, m), m)
+}
+
+// check refuses decoders that do not fit the table, or each other.
+func (b *Builder) check(value, key *Decoder) error {
+	if key != nil && (value != nil && value.key != key.key) {
+		return errKeyColumn
+	}
+	for i, d := range []*Decoder{value, key} {
+		if d == nil || d == b.last[i] {
+			continue
+		}
 		if d.table != b.table && !d.table.Equals(b.table) {
 			return fmt.Errorf("append record: decoder and builder have different table schemas")
 		}
-		b.last = d
+		b.last[i] = d
 	}
-	b.room, b.err = MaxValues, nil
-	return b.endRow(d.program.decode(b, payload), m)
+	return nil
 }
 
 // AppendNull adds the row of a tombstone: a record whose value is null. Every value column
 // is null, so it is an error if the table has a required one.
 func (b *Builder) AppendNull(m RecordMeta) error {
-	b.err = nil
-	ok := true
+	if err := b.check(nil, m.KeyDecoder); err != nil {
+		return err
+	}
+	b.room, b.err = MaxValues, nil
+	key, ok := noKey, true
+	if m.KeyDecoder != nil {
+		key = m.KeyDecoder.key
+	}
 	for _, i := range b.top {
-		if b.kafka != nil && i == b.kafka.root {
+		if i == key || b.kafka != nil && i == b.kafka.root {
 			continue
 		}
 		if b.cols[i].required {
@@ -161,7 +185,7 @@ func (b *Builder) AppendNull(m RecordMeta) error {
 		}
 		b.null(i)
 	}
-	return b.endRow(ok, m)
+	return b.endRow(ok && b.putKey(noKey, m), m)
 }
 
 // endRow completes the row with its origin, or takes it back.

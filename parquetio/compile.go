@@ -70,6 +70,7 @@ type instruction struct {
 // concurrent use.
 type Decoder struct {
 	table   *iceberg.Schema
+	key     int // the column of the key, which a decoder of values leaves alone; noKey if there is none
 	program program
 }
 
@@ -107,7 +108,7 @@ func (m Mapping) Compile(v *ValueSchema, table *iceberg.Schema) (*Decoder, error
 	if err != nil {
 		return nil, fmt.Errorf("compile decoder: %w", err)
 	}
-	return &Decoder{table, p}, nil
+	return &Decoder{table, t.key(), p}, nil
 }
 
 // A target is the columns of a table that a program fills.
@@ -118,7 +119,7 @@ type target struct {
 }
 
 // bind returns the column of each field of a record whose columns are kids, -1 for a field
-// without one, and the columns that no field fills, but the Kafka column. They must become null.
+// without one, and the columns that no field fills, but the Kafka column and that of the key. They must become null.
 func (t *target) bind(fields []string, kids []int) (columns, rest []int) {
 	have := make([]iceberg.NestedField, len(kids))
 	for i, k := range kids {
@@ -138,17 +139,22 @@ func (t *target) bind(fields []string, kids []int) (columns, rest []int) {
 		}
 	}
 	for _, k := range kids {
-		if !filled[k] && !t.isKafka(k) {
+		if !filled[k] && !t.reserved(k) {
 			rest = append(rest, k)
 		}
 	}
 	return columns, rest
 }
 
-func (t *target) isKafka(col int) bool {
+// reserved reports whether a column is one that values leave alone.
+func (t *target) reserved(col int) bool {
 	c := &t.cols[col]
-	return c.path == c.name && isKafka(t.mapping.KafkaColumn, c.name)
+	return c.path == c.name && (isColumn(t.mapping.KafkaColumn, c.name) || isColumn(t.mapping.KeyColumn, c.name))
 }
+
+// isColumn reports whether name, of a column on top level, is that of column, which is empty for
+// none.
+func isColumn(column, name string) bool { return column != "" && strings.EqualFold(column, name) }
 
 func (n *node) compile(t *target) (program, error) {
 	c := compiler{target: t}
@@ -194,11 +200,6 @@ func (c *compiler) fields(record *node, kids []int) {
 		}
 		c.program = append(c.program, instruction{op: opNull, col: k, end: len(c.program) + 1})
 	}
-}
-
-// isKafka reports whether name, of a top-level column, is that of the Kafka column.
-func isKafka(kafkaColumn, name string) bool {
-	return kafkaColumn != "" && strings.EqualFold(kafkaColumn, name)
 }
 
 // value emits one value of n into column col.

@@ -55,7 +55,9 @@
 // timestamptz and decimal. A logical type that does not fit its base type is ignored, as
 // Avro demands.
 //
-// A schema whose root is no record, a union included, makes the single column "value".
+// A schema whose root is no record, a union included, makes the single column "value". So do
+// payloads that are plain text ([StringValue]) or bytes ([BytesValue]). A schema of keys makes one
+// column beside those of the values ([ValueSchema.AsKey]).
 //
 // JSON values: numbers, strings, booleans, arrays and objects as themselves; bytes and
 // fixed in base64; date, time and timestamp in ISO 8601; decimal as a string; not-a-number

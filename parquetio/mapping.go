@@ -18,6 +18,9 @@ type ValueSchema struct {
 	// Fields are the columns, with ids assigned from 1 as in a new table. A field is
 	// required if the writer cannot write null.
 	Fields []iceberg.NestedField
+	// Single says that the root is no record: it has the one column "value", or none if it is
+	// always null.
+	Single bool
 
 	writer writer
 }
@@ -41,7 +44,8 @@ func ParseAvro(schema string, references ...Reference) (*ValueSchema, error) {
 	if err != nil {
 		return nil, err
 	}
-	if root.kind != wireRecord {
+	single := root.kind != wireRecord
+	if single {
 		root = &node{kind: wireRecord, fields: []nodeField{{rootColumn, root}}}
 	}
 	m := mapper{open: map[*node]bool{}}
@@ -50,7 +54,7 @@ func ParseAvro(schema string, references ...Reference) (*ValueSchema, error) {
 		return nil, err
 	}
 	id := 0
-	return &ValueSchema{Fields: assignIDs(fields, &id), writer: root}, nil
+	return &ValueSchema{Fields: assignIDs(fields, &id), Single: single, writer: root}, nil
 }
 
 // mapper walks a wire graph and unfolds it into column types, without ids.

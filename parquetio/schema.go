@@ -29,6 +29,8 @@ type Mapping struct {
 	// KafkaColumn is the struct that says where a row came from (partition, offset, timestamp,
 	// timestamp_type, key, headers); the table has none if it is empty.
 	KafkaColumn string
+	// KeyColumn has the keys that schemas describe ([ValueSchema.AsKey]); values leave it alone.
+	KeyColumn string
 }
 
 // TableSchema returns the schema of a new table for v: its columns, all optional, then the
@@ -70,14 +72,12 @@ func (e *IncompatibleError) Error() string {
 //
 // The same inputs always give the same ids.
 func (m Mapping) Evolve(table *iceberg.Schema, lastID int, v *ValueSchema) (next *iceberg.Schema, changed bool, err error) {
-	want := v.Fields
+	want, err := m.columns(v)
+	if err != nil {
+		return nil, false, err
+	}
 	if m.KafkaColumn != "" {
-		for _, f := range want {
-			if strings.EqualFold(f.Name, m.KafkaColumn) {
-				return nil, false, fmt.Errorf("field %s: the name is taken by the column for topic, partition and offset: set table.topic.kafka.column to another name, or empty to leave it out", f.Name)
-			}
-		}
-		want = append(slices.Clip(slices.Clone(want)), iceberg.NestedField{
+		want = append(want, iceberg.NestedField{
 			Name: m.KafkaColumn, Type: &iceberg.StructType{FieldList: kafkaFields()},
 		})
 	}

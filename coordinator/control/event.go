@@ -148,18 +148,54 @@ type (
 	}
 )
 
-// A Writer is what the values of records were written with: a schema of the registry, and of a
-// Protobuf schema one message.
+// A Writer is what the values, or keys, of records were written with: a schema of the registry, and
+// of a Protobuf schema one message; or a format that needs no registry.
 type Writer struct {
 	Schema  int32  // id in the registry
 	Message string // indexes of the message as the payload has them; empty for the first one, and for other formats
+	Format  Format // of payloads without a registered schema
+	Text    string // of a JSON schema that is not in the registry, for FormatJSON
+	Key     bool   // it writes keys
+}
+
+// A Format says how payloads become columns.
+type Format byte
+
+// The numbers are on disk.
+const (
+	FormatRegistered Format = iota // as the schema in the registry says
+	FormatString                   // UTF-8 text, one column
+	FormatBytes                    // any bytes, one column
+	FormatJSON                     // JSON as Text says
+)
+
+func (f Format) String() string {
+	switch f {
+	case FormatString:
+		return "string"
+	case FormatBytes:
+		return "bytes"
+	case FormatJSON:
+		return "json"
+	}
+	return "registered"
 }
 
 func (w Writer) String() string {
-	if w.Message == "" {
-		return strconv.Itoa(int(w.Schema))
+	s := strconv.Itoa(int(w.Schema))
+	if w.Format != FormatRegistered {
+		s = w.Format.String()
 	}
-	return fmt.Sprintf("%d, message %x", w.Schema, w.Message)
+	if w.Message != "" {
+		s += fmt.Sprintf(", message %x", w.Message)
+	}
+	if w.Text != "" {
+		s += " " + w.Text
+	}
+	if w.Key {
+		s += ", of the key"
+	}
+	return s
 }
 
 // Offset is a position in a partition.

@@ -37,10 +37,11 @@ import (
 //
 // Versions: 1, the first, whose tables have no partitions: table lacks the spec as JSON, and
 // a file in answer is one location and entry, and lacks the spec. 2 has both. 3 has the time of
-// an answer. In 4 a writer is a schema id and the indexes of a message; before, the id alone.
+// an answer. In 4 a writer is a schema id and the indexes of a message; before, the id alone. In 5
+// its format, the text of a schema and whether it writes keys follow.
 const (
 	eventMagic   = "TCTL"
-	eventVersion = 4
+	eventVersion = 5
 	eventHeader  = 4 + 1 + 1 + 16 + 2 + 2
 
 	maxPart  = 512 << 10 // bytes of body in one record
@@ -206,7 +207,8 @@ func appendNames(dst []byte, names []string) []byte {
 }
 
 func appendWriter(dst []byte, w Writer) []byte {
-	return appendBytes(appendInt(dst, int64(w.Schema)), w.Message)
+	dst = appendBytes(appendInt(dst, int64(w.Schema)), w.Message)
+	return appendBool(appendBytes(append(dst, byte(w.Format)), w.Text), w.Key)
 }
 
 func (e Hello) appendBody(dst []byte) []byte {
@@ -436,6 +438,13 @@ func (d *decoder) bool() bool {
 	return len(b) == 1 && b[0] == 1
 }
 
+func (d *decoder) byte() byte {
+	if b := d.take(1); len(b) == 1 {
+		return b[0]
+	}
+	return 0
+}
+
 func (d *decoder) ints() (vs []int32) {
 	for range d.len() {
 		if d.err != nil {
@@ -450,6 +459,9 @@ func (d *decoder) writer() Writer {
 	w := Writer{Schema: d.int32()}
 	if d.version >= 4 {
 		w.Message = d.string()
+	}
+	if d.version >= 5 {
+		w.Format, w.Text, w.Key = Format(d.byte()), d.string(), d.bool()
 	}
 	return w
 }

@@ -66,9 +66,19 @@ var messages = []struct {
 	name  string
 	event Event
 }{
-	{"table-messages", Table{Epoch: 7, UUID: tab, FormatVersion: 2, Fits: []Writer{{Schema: 1}, {2, "\x04\x00\x02"}}}},
-	{"needed-message", Needed{Writer{42, "\x02\x02"}}},
-	{"refused-message", Refused{7, Writer{42, "\x02\x02"}, "column id is long, the writer has string"}},
+	{"table-messages", Table{Epoch: 7, UUID: tab, FormatVersion: 2, Fits: []Writer{{Schema: 1}, {Schema: 2, Message: "\x04\x00\x02"}}}},
+	{"needed-message", Needed{Writer{Schema: 42, Message: "\x02\x02"}}},
+	{"refused-message", Refused{7, Writer{Schema: 42, Message: "\x02\x02"}, "column id is long, the writer has string"}},
+}
+
+// formats has what came with version 5.
+var formats = []struct {
+	name  string
+	event Event
+}{
+	{"table-formats", Table{Epoch: 7, UUID: tab, FormatVersion: 2, Fits: []Writer{{Format: FormatString}, {Schema: 3, Key: true}}}},
+	{"needed-text", Needed{Writer{Format: FormatJSON, Text: `{"type":"object"}`}}},
+	{"refused-key", Refused{7, Writer{Format: FormatBytes, Key: true}, "column _key is long, the writer has binary"}},
 }
 
 // The fixtures of version 1 are read as they were written.
@@ -92,16 +102,23 @@ func TestFormatV3(t *testing.T) {
 	}
 }
 
-// Those of version 4 are written the same, too.
+// And those of version 4.
 func TestFormatV4(t *testing.T) {
 	for _, x := range slices.Concat(examples, partitioned, timed, messages) {
+		t.Run(x.name, func(t *testing.T) { checkFixture(t, filepath.Join("testdata", "format", "v4", x.name), x.event) })
+	}
+}
+
+// Those of version 5 are written the same, too.
+func TestFormatV5(t *testing.T) {
+	for _, x := range slices.Concat(examples, partitioned, timed, messages, formats) {
 		t.Run(x.name, func(t *testing.T) {
 			parts, err := split(event, x.event)
 			if err != nil || len(parts) != 1 {
 				t.Fatalf("%d parts, error %v", len(parts), err)
 			}
 			data := appendPart(nil, parts[0])
-			base := filepath.Join("testdata", "format", "v4", x.name)
+			base := filepath.Join("testdata", "format", "v5", x.name)
 			want, err := os.ReadFile(base + ".bin")
 			if errors.Is(err, os.ErrNotExist) && os.Getenv("TABLETOPIC_NEW_FIXTURES") != "" {
 				writeFixture(t, base, data)
@@ -168,7 +185,7 @@ func writeFixture(t *testing.T, base string, data []byte) {
 
 // A flipped bit anywhere in an event is noticed.
 func TestFlippedBitIsCorrupt(t *testing.T) {
-	for _, x := range slices.Concat(examples, partitioned, timed, messages) {
+	for _, x := range slices.Concat(examples, partitioned, timed, messages, formats) {
 		parts, err := split(event, x.event)
 		if err != nil {
 			t.Fatal(err)

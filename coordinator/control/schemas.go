@@ -47,8 +47,13 @@ func (s *Schemas) Value(ctx context.Context, w Writer) (*parquetio.ValueSchema, 
 	s.mu.Lock()
 	v := s.known[w]
 	s.mu.Unlock()
-	if v != nil {
+	switch {
+	case v != nil:
 		return v, nil
+	case w.Format == FormatString:
+		return parquetio.StringValue(), nil
+	case w.Format == FormatBytes:
+		return parquetio.BytesValue(), nil
 	}
 	r, err := s.lookup(ctx, w.Schema)
 	if err != nil {
