@@ -70,8 +70,10 @@ type node struct {
 }
 
 type nodeField struct {
-	name string
-	node *node
+	name    string
+	aliases []string
+	doc     string
+	node    *node
 }
 
 // parseAvro parses schema text into nodes.
@@ -160,7 +162,7 @@ func (g grapher) node(s avro.Schema) *node {
 		n := &node{kind: wireRecord, name: s.FullName()}
 		g.records[s.FullName()] = n
 		for _, f := range s.Fields() {
-			n.fields = append(n.fields, nodeField{f.Name(), g.node(f.Type()).withFieldProps(f.Props())})
+			n.fields = append(n.fields, nodeField{f.Name(), f.Aliases(), f.Doc(), g.node(f.Type()).withFieldProps(f.Props())})
 		}
 		return n
 	}

@@ -1,6 +1,7 @@
 package parquetio
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -95,14 +96,14 @@ func (a avroProgram) decode(b *Builder, payload []byte) bool {
 // Compile builds the decoder of records written with v into rows of table. Columns that the
 // writer lacks become null. It is an error if table does not hold v: see [Mapping.Evolve].
 func (m Mapping) Compile(v *ValueSchema, table *iceberg.Schema) (*Decoder, error) {
-	_, changed, err := m.Evolve(table, table.HighestFieldID(), v)
+	_, changed, names, err := m.evolve(table, table.HighestFieldID(), v)
 	if err != nil {
 		return nil, err
 	}
 	if changed {
 		return nil, fmt.Errorf("compile decoder: the table lacks columns or widths that the writer schema needs: evolve the table first")
 	}
-	t := &target{mapping: m}
+	t := &target{mapping: m, names: names}
 	t.cols, t.top = layout(table)
 	p, err := v.writer.compile(t)
 	if err != nil {
@@ -114,6 +115,7 @@ func (m Mapping) Compile(v *ValueSchema, table *iceberg.Schema) (*Decoder, error
 // A target is the columns of a table that a program fills.
 type target struct {
 	mapping Mapping
+	names   map[string]string // of columns, see [Mapping.evolve]
 	cols    []column
 	top     []int
 }
@@ -125,15 +127,20 @@ func (t *target) bind(fields []string, kids []int) (columns, rest []int) {
 	for i, k := range kids {
 		have[i].Name = t.cols[k].name
 	}
+	path := ""
+	if len(kids) > 0 {
+		first := &t.cols[kids[0]]
+		path = strings.TrimSuffix(strings.TrimSuffix(first.path, first.name), ".")
+	}
 	want := make([]iceberg.NestedField, len(fields))
 	for i, f := range fields {
-		want[i].Name = f
+		want[i].Name = cmp.Or(t.names[join(path, f)], f)
 	}
 	columns = make([]int, len(fields))
 	filled := make(map[int]bool, len(kids))
-	for i, f := range fields {
+	for i := range fields {
 		columns[i] = -1
-		if at := matchField(have, want, f); at >= 0 {
+		if at := matchField(have, want, want[i].Name); at >= 0 {
 			columns[i] = kids[at]
 			filled[kids[at]] = true
 		}
@@ -149,7 +156,7 @@ func (t *target) bind(fields []string, kids []int) (columns, rest []int) {
 // reserved reports whether a column is one that values leave alone.
 func (t *target) reserved(col int) bool {
 	c := &t.cols[col]
-	return c.path == c.name && (isColumn(t.mapping.KafkaColumn, c.name) || isColumn(t.mapping.KeyColumn, c.name))
+	return c.path == c.name && t.mapping.reserved(c.name)
 }
 
 // isColumn reports whether name, of a column on top level, is that of column, which is empty for

@@ -11,7 +11,7 @@ import (
 // AsKey returns v as a schema of keys: a [Mapping] makes one column of it, beside those of the
 // values.
 func (v *ValueSchema) AsKey() *ValueSchema {
-	return &ValueSchema{Fields: v.Fields, Single: v.Single, writer: keyWriter{v}}
+	return &ValueSchema{Fields: v.Fields, Single: v.Single, aliases: v.aliases, writer: keyWriter{v}}
 }
 
 func (v *ValueSchema) isKey() bool {
@@ -76,7 +76,7 @@ type keyWriter struct {
 
 func (w keyWriter) compile(t *target) (program, error) {
 	p := keyProgram{col: t.key(), record: !w.of.Single}
-	own := &target{cols: t.cols, top: t.cols[p.col].kids}
+	own := &target{names: t.names, cols: t.cols, top: t.cols[p.col].kids}
 	if !p.record {
 		own.cols, own.top = slices.Clone(t.cols), []int{p.col}
 		own.cols[p.col].name = rootColumn

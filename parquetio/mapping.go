@@ -22,7 +22,8 @@ type ValueSchema struct {
 	// always null.
 	Single bool
 
-	writer writer
+	aliases map[string][]string // earlier names of fields, by their path
+	writer  writer
 }
 
 // A writer is a schema of one format.
@@ -46,20 +47,21 @@ func ParseAvro(schema string, references ...Reference) (*ValueSchema, error) {
 	}
 	single := root.kind != wireRecord
 	if single {
-		root = &node{kind: wireRecord, fields: []nodeField{{rootColumn, root}}}
+		root = &node{kind: wireRecord, fields: []nodeField{{name: rootColumn, node: root}}}
 	}
-	m := mapper{open: map[*node]bool{}}
+	m := mapper{open: map[*node]bool{}, aliases: map[string][]string{}}
 	fields, err := m.fields(root, "")
 	if err != nil {
 		return nil, err
 	}
 	id := 0
-	return &ValueSchema{Fields: assignIDs(fields, &id), Single: single, writer: root}, nil
+	return &ValueSchema{Fields: assignIDs(fields, &id), Single: single, aliases: m.aliases, writer: root}, nil
 }
 
 // mapper walks a wire graph and unfolds it into column types, without ids.
 type mapper struct {
 	open    map[*node]bool // records that the walk is inside of
+	aliases map[string][]string
 	depth   int
 	columns int
 }
@@ -81,7 +83,10 @@ func (m *mapper) fields(record *node, path string) ([]iceberg.NestedField, error
 			return nil, err
 		}
 		if t != nil {
-			out = append(out, iceberg.NestedField{Name: f.name, Type: t, Required: required})
+			out = append(out, iceberg.NestedField{Name: f.name, Type: t, Required: required, Doc: f.doc})
+			if len(f.aliases) > 0 {
+				m.aliases[at] = f.aliases
+			}
 		}
 	}
 	return out, nil

@@ -2,6 +2,7 @@ package parquetio
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -31,6 +32,17 @@ type Mapping struct {
 	KafkaColumn string
 	// KeyColumn has the keys that schemas describe ([ValueSchema.AsKey]); values leave it alone.
 	KeyColumn string
+	// NewColumns gives a field that its column cannot hold a column of its own, x__v2 for x,
+	// then x__v3, and so on. Without it the schema is refused.
+	NewColumns bool
+	// Former are names that columns had before, by field id. A writer that knows a column by
+	// such a name still writes it.
+	Former map[int][]string
+}
+
+// reserved reports whether name, of a top-level column, is that of the Kafka column or the key's.
+func (m Mapping) reserved(name string) bool {
+	return isColumn(m.KafkaColumn, name) || isColumn(m.KeyColumn, name)
 }
 
 // TableSchema returns the schema of a new table for v: its columns, all optional, then the
@@ -66,58 +78,94 @@ func (e *IncompatibleError) Error() string {
 // Evolve returns the schema that table must have to hold v: columns that table lacks,
 // nested at any depth, are appended as optional with ids above lastID; int becomes long,
 // float becomes double, a decimal gets the larger precision; a required column that the
-// writer lacks or may leave null becomes optional. Columns keep their order and are never
+// writer lacks or may leave null becomes optional. A column takes the name of the field that
+// names it as an alias. Columns keep their order and are never
 // dropped. If table fits already it is returned as it is, and changed is false. The error
-// is an [*IncompatibleError] if a column would have to change in another way.
+// is an [*IncompatibleError] if a column would have to change in another way, unless
+// NewColumns says what to do then.
 //
 // The same inputs always give the same ids.
 func (m Mapping) Evolve(table *iceberg.Schema, lastID int, v *ValueSchema) (next *iceberg.Schema, changed bool, err error) {
+	next, changed, _, err = m.evolve(table, lastID, v)
+	return next, changed, err
+}
+
+// evolve also returns which column a field has that does not go by its name, by the path of the
+// record's column and the name of the field.
+func (m Mapping) evolve(table *iceberg.Schema, lastID int, v *ValueSchema) (next *iceberg.Schema, changed bool, names map[string]string, err error) {
 	want, err := m.columns(v)
 	if err != nil {
-		return nil, false, err
+		return nil, false, nil, err
 	}
 	if m.KafkaColumn != "" {
 		want = append(want, iceberg.NestedField{
 			Name: m.KafkaColumn, Type: &iceberg.StructType{FieldList: kafkaFields()},
 		})
 	}
-	e := evolver{lastID: max(lastID, table.HighestFieldID())}
-	fields := e.fields(table.Fields(), want, "")
+	e := evolver{mapping: m, aliases: v.aliases, key: v.isKey(), lastID: max(lastID, table.HighestFieldID()), names: map[string]string{}}
+	if e.key {
+		e.aliases = make(map[string][]string, len(v.aliases))
+		for path, names := range v.aliases {
+			e.aliases[join(m.KeyColumn, path)] = names
+		}
+	}
+	fields := e.fields(table.Fields(), want, "", "")
 	if len(e.bad) > 0 {
-		return nil, false, &IncompatibleError{e.bad}
+		return nil, false, nil, &IncompatibleError{e.bad}
 	}
 	if !e.changed {
-		return table, false, nil
+		return table, false, e.names, nil
 	}
 	next = iceberg.NewSchemaWithIdentifiers(table.ID+1, slices.Clone(table.IdentifierFieldIDs), fields...)
 	if table.NumFields() == 0 {
 		next.ID = 0
 	}
-	return next, true, nil
+	return next, true, e.names, nil
 }
 
 type evolver struct {
+	mapping Mapping
+	aliases map[string][]string // of fields, by their path in the writer
+	key     bool                // the writer leaves all columns alone but that of the key
+
 	lastID  int
 	changed bool
 	bad     []IncompatibleColumn
+	names   map[string]string
 }
 
-func (e *evolver) fields(have, want []iceberg.NestedField, path string) []iceberg.NestedField {
+// fields evolves the fields of a struct at path, for a record that is at from in the writer.
+func (e *evolver) fields(have, want []iceberg.NestedField, path, from string) []iceberg.NestedField {
 	out := slices.Clone(have)
-	for i := range out {
-		f := &out[i]
-		w := matchField(want, have, f.Name)
-		if (w < 0 || !want[w].Required) && f.Required {
-			f.Required, e.changed = false, true
+	columns := e.bind(out, want, from)
+	required := make([]bool, len(out))
+	var added []iceberg.NestedField
+	for i, w := range want {
+		at := columns[i]
+		if at >= 0 {
+			t, bad := e.try(out[at].Type, w.Type, join(path, out[at].Name), join(from, w.Name))
+			switch {
+			case len(bad) == 0:
+				out[at].Type = t
+			case e.mapping.NewColumns && !(path == "" && e.mapping.reserved(w.Name)):
+				at, w.Name = e.another(out, added, w, path, from)
+			default:
+				e.bad = append(e.bad, bad...)
+				continue
+			}
 		}
-		if w >= 0 {
-			f.Type = e.typ(f.Type, want[w].Type, join(path, f.Name))
+		if at < 0 {
+			added = append(added, iceberg.NestedField{Name: w.Name, Type: optional(w.Type), Doc: w.Doc})
+			continue
+		}
+		required[at] = w.Required
+		if out[at].Name != want[i].Name {
+			e.names[join(path, want[i].Name)] = out[at].Name
 		}
 	}
-	var added []iceberg.NestedField
-	for _, w := range want {
-		if matchField(have, want, w.Name) < 0 {
-			added = append(added, iceberg.NestedField{Name: w.Name, Type: optional(w.Type), Doc: w.Doc})
+	for i := range out {
+		if out[i].Required && !required[i] && !(path == "" && e.key) {
+			out[i].Required, e.changed = false, true
 		}
 	}
 	if len(added) > 0 {
@@ -125,6 +173,74 @@ func (e *evolver) fields(have, want []iceberg.NestedField, path string) []iceber
 		out = append(out, assignIDs(added, &e.lastID)...)
 	}
 	return out
+}
+
+// bind returns the column of each field, -1 if it has none yet: the one of its name, or that had
+// the name before, or that the field names as an alias, which then takes the name of the field.
+func (e *evolver) bind(have, want []iceberg.NestedField, from string) []int {
+	columns := make([]int, len(want))
+	taken := make([]bool, len(have))
+	for i, w := range want {
+		if columns[i] = matchField(have, want, w.Name); columns[i] >= 0 {
+			taken[columns[i]] = true
+		}
+	}
+	find := func(names ...string) int {
+		for at := len(have) - 1; at >= 0; at-- { // the youngest, if several had the name
+			if !taken[at] && slices.ContainsFunc(names, func(n string) bool {
+				return n == have[at].Name || slices.Contains(e.mapping.Former[have[at].ID], n)
+			}) {
+				taken[at] = true
+				return at
+			}
+		}
+		return -1
+	}
+	for i, w := range want {
+		if columns[i] < 0 {
+			columns[i] = find(w.Name)
+		}
+	}
+	for i, w := range want {
+		if aliases := e.aliases[join(from, w.Name)]; columns[i] < 0 && len(aliases) > 0 {
+			if columns[i] = find(aliases...); columns[i] >= 0 {
+				have[columns[i]].Name, e.changed = w.Name, true
+			}
+		}
+	}
+	return columns
+}
+
+// another finds the column x__v2, x__v3 and so on that holds w, a field that the column x does not
+// hold, or returns -1 and the first such name that is free.
+func (e *evolver) another(have, added []iceberg.NestedField, w iceberg.NestedField, path, from string) (at int, name string) {
+	for n := 2; ; n++ {
+		name = fmt.Sprintf("%s__v%d", w.Name, n)
+		at = matchField(have, nil, name)
+		if at < 0 && matchField(added, nil, name) < 0 {
+			return -1, name
+		}
+		if at < 0 {
+			continue
+		}
+		if t, bad := e.try(have[at].Type, w.Type, join(path, have[at].Name), join(from, w.Name)); len(bad) == 0 {
+			have[at].Type = t
+			return at, name
+		}
+	}
+}
+
+// try evolves a type, or changes nothing and says which columns are in the way.
+func (e *evolver) try(have, want iceberg.Type, path, from string) (iceberg.Type, []IncompatibleColumn) {
+	inner := *e
+	inner.bad, inner.names = nil, maps.Clone(e.names)
+	t := inner.typ(have, want, path, from)
+	if len(inner.bad) > 0 {
+		return nil, inner.bad
+	}
+	inner.bad = e.bad
+	*e = inner
+	return t, nil
 }
 
 // matchField returns the index of the field that goes with name, -1 if there is none: the one of
@@ -151,11 +267,11 @@ func matchField(fields, peers []iceberg.NestedField, name string) int {
 	return byCase
 }
 
-func (e *evolver) typ(have, want iceberg.Type, path string) iceberg.Type {
+func (e *evolver) typ(have, want iceberg.Type, path, from string) iceberg.Type {
 	switch h := have.(type) {
 	case *iceberg.StructType:
 		if w, ok := want.(*iceberg.StructType); ok {
-			return &iceberg.StructType{FieldList: e.fields(h.FieldList, w.FieldList, path)}
+			return &iceberg.StructType{FieldList: e.fields(h.FieldList, w.FieldList, path, from)}
 		}
 	case *iceberg.ListType:
 		if w, ok := want.(*iceberg.ListType); ok {
@@ -163,7 +279,7 @@ func (e *evolver) typ(have, want iceberg.Type, path string) iceberg.Type {
 			if h.ElementRequired && !w.ElementRequired {
 				out.ElementRequired, e.changed = false, true
 			}
-			out.Element = e.typ(h.Element, w.Element, join(path, "element"))
+			out.Element = e.typ(h.Element, w.Element, join(path, "element"), join(from, "element"))
 			return &out
 		}
 	case *iceberg.MapType:
@@ -175,7 +291,7 @@ func (e *evolver) typ(have, want iceberg.Type, path string) iceberg.Type {
 			if !h.KeyType.Equals(w.KeyType) {
 				break
 			}
-			out.ValueType = e.typ(h.ValueType, w.ValueType, join(path, "value"))
+			out.ValueType = e.typ(h.ValueType, w.ValueType, join(path, "value"), join(from, "value"))
 			return &out
 		}
 	default:
