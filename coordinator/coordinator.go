@@ -25,6 +25,7 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -49,17 +50,20 @@ type Topic struct {
 
 // Config of a Coordinator.
 type Config struct {
-	Namespace   string        // of the table; may have dots
-	Table       string        // name of the table; the topic's, made legal, if empty
-	KafkaColumn string        // the column for topic, partition and offset; none if empty
-	PartitionBy string        // for partition.ParsePartitionBy; the table keeps its partitions if empty
-	OnRewind    string        // RewindPause, RewindReplay or RewindAccept. RewindPause if empty
-	Lag         time.Duration // records wait no longer than this for a round. 10 s if zero
-	Timeout     time.Duration // a round waits no longer than this for answers. 30 s if zero
-	MinBackoff  time.Duration // first pause between attempts at the catalog. 100 ms if zero
-	MaxBackoff  time.Duration // longest. 10 s if zero
-	StuckLags   int           // a table without a commit for so many lags, while records wait, is stuck. 10 if zero
-	Grace       time.Duration // of the [Sweeper]. 1 h if zero
+	Namespace   string // of the table; may have dots
+	Table       string // name of the table; the topic's, made legal, if empty
+	KafkaColumn string // the column for topic, partition and offset; none if empty
+	PartitionBy string // for partition.ParsePartitionBy; the table keeps its partitions if empty
+	OnRewind    string // RewindPause, RewindReplay or RewindAccept. RewindPause if empty
+	// OnIncompatible says what becomes of records whose schema the table cannot hold:
+	// IncompatibleDLQ, IncompatibleNewColumn or IncompatiblePause. IncompatibleDLQ if empty.
+	OnIncompatible string
+	Lag            time.Duration // records wait no longer than this for a round. 10 s if zero
+	Timeout        time.Duration // a round waits no longer than this for answers. 30 s if zero
+	MinBackoff     time.Duration // first pause between attempts at the catalog. 100 ms if zero
+	MaxBackoff     time.Duration // longest. 10 s if zero
+	StuckLags      int           // a table without a commit for so many lags, while records wait, is stuck. 10 if zero
+	Grace          time.Duration // of the [Sweeper]. 1 h if zero
 
 	KeepAll      bool          // commits expire no snapshots
 	ExpireAfter  time.Duration // age of snapshots that a new table's commits expire. 1 h if zero
@@ -434,7 +438,7 @@ func (c *Coordinator) announce(ctx context.Context, st *State) error {
 			return fmt.Errorf("partitions of table %v: %w", c.ident, err)
 		}
 	}
-	meta := c.table.Metadata()
+	meta, mapping := c.table.Metadata(), c.mapping()
 	c.announced, c.spec = c.table.Schema().ID, meta.DefaultPartitionSpec()
 	return c.append(ctx, control.Table{
 		Epoch:         c.topic.Epoch,
@@ -444,7 +448,9 @@ func (c *Coordinator) announce(ctx context.Context, st *State) error {
 		Spec:          meta.DefaultPartitionSpec(),
 		Partitions:    partitions,
 		LastColumnID:  meta.LastColumnID(),
-		KafkaColumn:   c.cfg.KafkaColumn,
+		KafkaColumn:   mapping.KafkaColumn,
+		NewColumns:    mapping.NewColumns,
+		Former:        control.FormerNames(mapping.Former),
 		Schema:        schema,
 		Fits:          c.fits,
 		Next:          st.Next(),
@@ -531,11 +537,16 @@ func (c *Coordinator) fit(ctx context.Context, st *State, w control.Writer) erro
 	for attempt := 0; ; attempt++ {
 		done, err := c.tryFit(ctx, v)
 		switch {
+		case errors.Is(err, errUnfit) && c.cfg.OnIncompatible == IncompatiblePause:
+			c.log.Warn("schema does not fit the table: its records wait", "schema", w, "error", err)
+			c.watch.tell(func(h *Health, now time.Time) { h.Unfit(w.String(), err, now) })
+			return nil // the worker asks again
 		case errors.Is(err, errUnfit):
 			return c.refuse(ctx, w, err)
 		case err != nil:
 			return err // of the catalog, and no fault of the records
 		case done:
+			c.watch.tell(func(h *Health, now time.Time) { h.Unfit(w.String(), nil, now) })
 			if w != (control.Writer{}) {
 				c.fits = append(c.fits[:len(c.fits):len(c.fits)], w)
 				if len(c.fits) > 100 {
@@ -559,8 +570,39 @@ func (c *Coordinator) refuse(ctx context.Context, w control.Writer, err error) e
 	return c.append(ctx, control.Refused{Epoch: c.topic.Epoch, Writer: w, Reason: err.Error()})
 }
 
+// What becomes of records whose schema the table cannot hold.
+const (
+	IncompatibleDLQ       = "dlq"        // they become dead letters
+	IncompatibleNewColumn = "new-column" // fields that do not fit get a column of their own
+	IncompatiblePause     = "pause"      // they wait until somebody changes the table
+)
+
+// maxFormer bounds how many schemas before its current one tell the former names of a table's columns.
+const maxFormer = 100
+
+// mapping says how schemas become columns of the table.
 func (c *Coordinator) mapping() parquetio.Mapping {
-	return parquetio.Mapping{KafkaColumn: c.cfg.KafkaColumn}
+	m := parquetio.Mapping{KafkaColumn: c.cfg.KafkaColumn, NewColumns: c.cfg.OnIncompatible == IncompatibleNewColumn, Former: map[int][]string{}}
+	if c.table == nil {
+		return m
+	}
+	schemas := c.table.Metadata().Schemas()
+	now, err := iceberg.IndexByID(c.table.Schema())
+	if err != nil {
+		return m
+	}
+	for _, s := range schemas[max(0, len(schemas)-maxFormer):] {
+		before, err := iceberg.IndexByID(s)
+		if err != nil {
+			continue
+		}
+		for id, f := range before {
+			if n, ok := now[id]; ok && n.Name != f.Name && !slices.Contains(m.Former[id], f.Name) {
+				m.Former[id] = append(m.Former[id], f.Name)
+			}
+		}
+	}
+	return m
 }
 
 // errUnfit says that the table cannot hold a writer schema.

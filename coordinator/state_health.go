@@ -27,10 +27,11 @@ var TableStates = []TableState{TableOK, TableWaiting, TableDegraded, TablePaused
 // coordinator tells it what it meets, and whoever asks for the state brings the time. So a
 // coordinator that hangs is seen all the same.
 type Health struct {
-	catalog Ailment // the catalog does not answer
-	refused Ailment // it answers, and the commit does not come about
-	broken  Ailment // the coordinator cannot begin
-	paused  Ailment // it waits for an operator
+	catalog Ailment            // the catalog does not answer
+	refused Ailment            // it answers, and the commit does not come about
+	broken  Ailment            // the coordinator cannot begin
+	paused  Ailment            // it waits for an operator
+	unfit   map[string]Ailment // so do records of these writers, which the table cannot hold
 
 	calling   time.Time // since when a call to the catalog is under way; zero if none
 	filled    bool      // the table holds records of this topic
@@ -67,6 +68,36 @@ func (h *Health) Broken(err error, now time.Time) { h.broken.at(err.Error(), now
 
 // Paused says what an operator must do.
 func (h *Health) Paused(err error, now time.Time) { h.paused.at(err.Error(), now) }
+
+// Unfit says that the records of a writer wait until somebody changes the table; nil that they
+// do not any more.
+func (h *Health) Unfit(writer string, err error, now time.Time) {
+	if err == nil {
+		delete(h.unfit, writer)
+		return
+	}
+	if h.unfit == nil {
+		h.unfit = map[string]Ailment{}
+	}
+	if a := h.unfit[writer]; a != (Ailment{}) || len(h.unfit) < maxUnfit {
+		a.at(err.Error(), now)
+		h.unfit[writer] = a
+	}
+}
+
+// maxUnfit bounds the writers that are remembered.
+const maxUnfit = 100
+
+// waiting returns the first of the writers that wait.
+func (h *Health) waiting() Ailment {
+	if len(h.unfit) == 0 {
+		return Ailment{}
+	}
+	writer := slices.Min(slices.Collect(maps.Keys(h.unfit)))
+	a := h.unfit[writer]
+	a.Message = fmt.Sprintf("records of schema %s wait: %s; change the table, or set table.topic.on.incompatible to dlq or new-column", writer, a.Message)
+	return a
+}
 
 // Calls says that a call to the catalog begins.
 func (h *Health) Calls(now time.Time) { h.calling = now }
@@ -119,6 +150,9 @@ func (h *Health) State(now time.Time, w Work, p Patience) (TableState, Ailment) 
 		default:
 			return TableDegraded, a
 		}
+	}
+	if a := h.waiting(); a.Message != "" {
+		return TablePaused, a
 	}
 	if a := h.stuck(now, w, p); a.Message != "" {
 		return TableStuck, a

@@ -230,11 +230,11 @@ func TestRandomVersionsShareATable(t *testing.T) {
 		}
 		ids := map[int]bool{}
 		cols, _ := layout(table)
-		for _, c := range cols {
-			if ids[c.id] {
-				t.Fatalf("seed %d: id %d is used twice in\n%s", seed, c.id, table)
+		for i := range cols {
+			if ids[cols[i].id] {
+				t.Fatalf("seed %d: id %d is used twice in\n%s", seed, cols[i].id, table)
 			}
-			ids[c.id] = true
+			ids[cols[i].id] = true
 		}
 		var payloads [][]byte
 		var want []any

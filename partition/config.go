@@ -46,6 +46,7 @@ type TableConfig struct {
 	KafkaColumn     string        // struct column of partition, offset, …; "" is none
 	PartitionBy     string        // for ParsePartitionBy; "" leaves the table's partitions as they are
 	OnRewind        string        // pause, replay or accept
+	OnIncompatible  string        // dlq, new-column or pause
 	// HoldMax is how much longer than retention says records are kept for a table that
 	// lags behind; negative is without end.
 	HoldMax time.Duration
@@ -378,6 +379,7 @@ func tableKeys() []ConfigKey {
 		key("table.topic.kafka.column", "string", "_kafka", "Struct column with partition, offset, timestamp, key and headers; empty leaves it out.",
 			setName(func(c *TopicConfig, v string) { c.Table.KafkaColumn = v })),
 		key("table.topic.on.rewind", "string", "pause", "What to do when somebody rolled the table back: pause, replay the records, or accept the gap.", setOnRewind),
+		key("table.topic.on.incompatible", "string", "dlq", "What to do with a schema that the table cannot hold: send its records to the dead letters, give the fields that do not fit a new column (x__v2 for x), or pause until somebody changes the table.", setOnIncompatible),
 		key("table.topic.hold.max.ms", "long", "604800000", "How much longer than retention says records are kept for a table that lags behind; -1 is without end.",
 			integer(-1, math.MaxInt64/int64(time.Millisecond), func(c *TopicConfig, n int64) { c.Table.HoldMax = time.Duration(n) * time.Millisecond })),
 		key("table.topic.schema.type", "string", "schema", "Where the schema of the values comes from.",
@@ -447,5 +449,13 @@ func setOnRewind(c *TopicConfig, v string) error {
 		return fmt.Errorf("want pause, replay or accept")
 	}
 	c.Table.OnRewind = v
+	return nil
+}
+
+func setOnIncompatible(c *TopicConfig, v string) error {
+	if v != "dlq" && v != "new-column" && v != "pause" {
+		return fmt.Errorf("want dlq, new-column or pause")
+	}
+	c.Table.OnIncompatible = v
 	return nil
 }

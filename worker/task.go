@@ -483,7 +483,7 @@ func (t *task) decoder(ctx context.Context, w control.Writer) (d *parquetio.Deco
 	if reason, ok := t.refused[w]; ok {
 		return nil, CauseIncompatible, reason
 	}
-	d, err = parquetio.Mapping{KafkaColumn: t.table.KafkaColumn}.Compile(v, t.table.schema)
+	d, err = t.table.mapping.Compile(v, t.table.schema)
 	if err != nil && slices.Contains(t.table.Fits, w) {
 		return nil, CauseIncompatible, err.Error()
 	}

@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"sync"
@@ -158,8 +159,9 @@ type part struct {
 // tableInfo is what the worker knows of the table. It does not change.
 type tableInfo struct {
 	control.Table
-	schema *iceberg.Schema
-	spec   iceberg.PartitionSpec
+	mapping parquetio.Mapping
+	schema  *iceberg.Schema
+	spec    iceberg.PartitionSpec
 
 	decoders sync.Map // schema id → *parquetio.Decoder, or error if it does not fit
 }
@@ -402,7 +404,7 @@ func (w *Worker) handle(ctx context.Context, e control.Event) {
 
 // describe takes a description of the table.
 func (w *Worker) describe(ctx context.Context, e control.Table) {
-	t := &tableInfo{Table: e, schema: &iceberg.Schema{}, spec: iceberg.NewPartitionSpecID(e.Spec)}
+	t := &tableInfo{Table: e, mapping: e.Mapping(), schema: &iceberg.Schema{}, spec: iceberg.NewPartitionSpecID(e.Spec)}
 	err := t.schema.UnmarshalJSON(e.Schema)
 	if err == nil && len(e.Partitions) > 0 {
 		err = t.spec.UnmarshalJSON(e.Partitions)
@@ -419,7 +421,7 @@ func (w *Worker) describe(ctx context.Context, e control.Table) {
 		w.begin(ctx, t, e.Next)
 		return
 	}
-	if w.table.schema.ID != t.schema.ID || w.table.spec.ID() != t.spec.ID() {
+	if w.table.schema.ID != t.schema.ID || w.table.spec.ID() != t.spec.ID() || !reflect.DeepEqual(w.table.mapping, t.mapping) {
 		w.seal(ctx) // a file has one table schema and one partition spec
 	} else {
 		t = w.table

@@ -17,10 +17,14 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/tabletopic/tabletopic/parquetio"
 )
 
 // TopicName is the internal topic that carries the events.
@@ -85,9 +89,11 @@ type (
 		Partitions    []byte // that spec as Iceberg's JSON; empty if the table is unpartitioned
 		LastColumnID  int
 		KafkaColumn   string
-		Schema        []byte   // the current schema as Iceberg's JSON
-		Fits          []Writer // what it is known to hold
-		Next          []Offset // what the table holds; a partition that is absent has not begun
+		NewColumns    bool         // as in parquetio.Mapping
+		Former        []FormerName // names that columns had before, by id and then in their order
+		Schema        []byte       // the current schema as Iceberg's JSON
+		Fits          []Writer     // what it is known to hold
+		Next          []Offset     // what the table holds; a partition that is absent has not begun
 	}
 
 	// Needed asks the coordinator for a table that holds what the writer writes; the zero Writer
@@ -196,6 +202,31 @@ func (w Writer) String() string {
 		s += ", of the key"
 	}
 	return s
+}
+
+// A FormerName is a name that the column of that id had before.
+type FormerName struct {
+	ID   int
+	Name string
+}
+
+// FormerNames lists the former names of columns, by id.
+func FormerNames(by map[int][]string) (all []FormerName) {
+	for _, id := range slices.Sorted(maps.Keys(by)) {
+		for _, n := range by[id] {
+			all = append(all, FormerName{id, n})
+		}
+	}
+	return all
+}
+
+// Mapping says how schemas become columns of the table.
+func (t Table) Mapping() parquetio.Mapping {
+	m := parquetio.Mapping{KafkaColumn: t.KafkaColumn, NewColumns: t.NewColumns, Former: map[int][]string{}}
+	for _, f := range t.Former {
+		m.Former[f.ID] = append(m.Former[f.ID], f.Name)
+	}
+	return m
 }
 
 // Offset is a position in a partition.

@@ -26,7 +26,7 @@ import (
 //	1 hello      worker 16, partitions
 //	2 began      epoch, table 16
 //	3 table      epoch, table 16, location, format version, spec, spec as JSON, last column
-//	             id, kafka column, schema, writers, next offsets
+//	             id, kafka column, schema, writers, next offsets, new columns, former names
 //	4 needed     writer
 //	5 refused    epoch, writer, reason
 //	6 pending    worker 16, since, full
@@ -38,7 +38,8 @@ import (
 // Versions: 1, the first, whose tables have no partitions: table lacks the spec as JSON, and
 // a file in answer is one location and entry, and lacks the spec. 2 has both. 3 has the time of
 // an answer. In 4 a writer is a schema id and the indexes of a message; before, the id alone. In 5
-// its format, the text of a schema and whether it writes keys follow.
+// its format, the text of a schema and whether it writes keys follow, and table has what follows the
+// next offsets.
 const (
 	eventMagic   = "TCTL"
 	eventVersion = 5
@@ -233,7 +234,13 @@ func (e Table) appendBody(dst []byte) []byte {
 	for _, w := range e.Fits {
 		dst = appendWriter(dst, w)
 	}
-	return appendOffsets(dst, e.Next)
+	dst = appendOffsets(dst, e.Next)
+	dst = appendBool(dst, e.NewColumns)
+	dst = appendLen(dst, len(e.Former))
+	for _, f := range e.Former {
+		dst = appendBytes(appendInt(dst, int64(f.ID)), f.Name)
+	}
+	return dst
 }
 
 func (e Needed) appendBody(dst []byte) []byte { return appendWriter(dst, e.Writer) }
@@ -314,6 +321,9 @@ func parseBody(version byte, k kind, src []byte) (Event, error) {
 			t.Partitions = d.bytes()
 		}
 		t.LastColumnID, t.KafkaColumn, t.Schema, t.Fits, t.Next = d.int(), d.string(), d.bytes(), d.writers(), d.offsets()
+		if version >= 5 {
+			t.NewColumns, t.Former = d.bool(), d.former()
+		}
 		e = t
 	case kindNeeded:
 		e = Needed{d.writer()}
@@ -476,6 +486,16 @@ func (d *decoder) writers() (ws []Writer) {
 	return ws
 }
 
+func (d *decoder) former() (names []FormerName) {
+	for range d.len() {
+		if d.err != nil {
+			return nil
+		}
+		names = append(names, FormerName{d.int(), d.string()})
+	}
+	return names
+}
+
 func (d *decoder) offsets() (os []Offset) {
 	for range d.len() {
 		if d.err != nil {
@@ -585,6 +605,12 @@ func Describe(e Event) string {
 		line("schema", "%s", e.Schema)
 		line("fits", "%v", e.Fits)
 		line("next", "%v", e.Next)
+		if e.NewColumns {
+			line("new columns", "%t", e.NewColumns)
+		}
+		if len(e.Former) > 0 {
+			line("former", "%v", e.Former)
+		}
 	case Needed:
 		line("writer", "%s", e.Writer)
 	case Refused:
