@@ -1,0 +1,128 @@
+package worker
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/apache/iceberg-go"
+
+	"github.com/tabletopic/tabletopic/catalog"
+	"github.com/tabletopic/tabletopic/coordinator"
+)
+
+const (
+	textIDSchema  = `{"type":"record","name":"Event","fields":[{"name":"id","type":"string"},{"name":"name","type":["null","string"],"default":null}]}`
+	renamedSchema = `{"type":"record","name":"Event","fields":[{"name":"id","type":"long"},{"name":"title","aliases":["name"],"type":["null","string"],"default":null}]}`
+)
+
+// foreignSchema changes the columns of the table as ALTER TABLE does.
+func (p *path) foreignSchema(change func([]iceberg.NestedField) []iceberg.NestedField) {
+	p.t.Helper()
+	tab, err := p.load()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	next := iceberg.NewSchema(tab.Schema().ID+1, change(slices.Clone(tab.Schema().Fields()))...)
+	if _, err := p.catalog.Catalog.Commit(context.Background(), tab, catalog.Commit{Schema: next}); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// columns returns the names of the value's columns.
+func (p *path) columns() (names []string) {
+	p.t.Helper()
+	tab, err := p.load()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for _, f := range tab.Schema().Fields() {
+		if f.Name != p.cfg.KafkaColumn {
+			names = append(names, f.Name)
+		}
+	}
+	return names
+}
+
+// With new-column, versions whose types exclude each other share a table, old and new ones at
+// once, and none of their records is a dead letter.
+func TestIncompatibleSchemaGetsANewColumn(t *testing.T) {
+	p := newPath(t, 2)
+	p.cfg.OnIncompatible = coordinator.IncompatibleNewColumn
+	p.schemas[2] = textIDSchema
+	for _, l := range p.logs {
+		for range 5 {
+			l.append(t, event(t, 1))
+			l.append(t, encode(t, 2, textIDSchema, map[string]any{"id": "x", "name": nil}))
+		}
+	}
+	p.start()
+	p.committed()
+	p.crash()
+	p.produce(5)
+	p.start()
+	p.committed()
+	if got := p.columns(); !slices.Equal(slices.Sorted(slices.Values(got)), []string{"id", "id__v2", "name"}) {
+		t.Errorf("columns %v", got)
+	}
+	p.exact(30, 0)
+}
+
+// With pause, records of a schema that the table cannot hold wait, and their partition with them;
+// the other goes on, the state says why, and they land once somebody changes the table.
+func TestIncompatibleSchemaPauses(t *testing.T) {
+	p := newPath(t, 2)
+	p.cfg.OnIncompatible = coordinator.IncompatiblePause
+	p.schemas[2] = textIDSchema
+	p.start()
+	p.produce(5)
+	p.committed()
+	p.logs[0].append(t, encode(t, 2, textIDSchema, map[string]any{"id": "x", "name": nil}))
+	p.awaitState(coordinator.TablePaused, "records of schema 2 wait: table cannot hold the schema: schema does not fit the table: column id is long, the writer has string")
+	p.logs[1].append(t, event(t, 1))
+	p.wait(func() bool { return p.verify().Partitions[1].Rows == 6 }, func() string { return "the row of the other partition" })
+	p.exact(11, 0)
+	p.foreignSchema(func(fields []iceberg.NestedField) []iceberg.NestedField {
+		return slices.DeleteFunc(fields, func(f iceberg.NestedField) bool { return f.Name == "id" })
+	})
+	p.committed()
+	p.awaitState(coordinator.TableOK, "")
+	p.exact(12, 0)
+}
+
+// A column renamed by an alias, or by others in the table, is still the one that both the old
+// and the new writers write; a restart forgets none of it.
+func TestRenamedColumnsAreFollowed(t *testing.T) {
+	p := newPath(t, 2)
+	p.schemas[2] = renamedSchema
+	p.start()
+	p.produce(3)
+	p.committed()
+	title := encode(t, 2, renamedSchema, map[string]any{"id": int64(1), "title": "x"})
+	for _, l := range p.logs {
+		l.append(t, title)
+		l.append(t, event(t, 2))
+	}
+	p.committed()
+	p.foreignSchema(func(fields []iceberg.NestedField) []iceberg.NestedField {
+		for i := range fields {
+			if fields[i].Name == "id" {
+				fields[i].Name = "key"
+			}
+		}
+		return fields
+	})
+	for range 2 {
+		for _, l := range p.logs {
+			l.append(t, title)
+			l.append(t, event(t, 2))
+		}
+		p.committed()
+		p.crash()
+		p.start()
+	}
+	if got := p.columns(); !slices.Equal(got, []string{"key", "title"}) {
+		t.Errorf("columns %v, want key and title", got)
+	}
+	p.exact(18, 0)
+}
