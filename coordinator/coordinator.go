@@ -53,6 +53,7 @@ type Config struct {
 	Namespace   string // of the table; may have dots
 	Table       string // name of the table; the topic's, made legal, if empty
 	KafkaColumn string // the column for topic, partition and offset; none if empty
+	KeyColumn   string // the column that keys become; none if empty
 	PartitionBy string // for partition.ParsePartitionBy; the table keeps its partitions if empty
 	OnRewind    string // RewindPause, RewindReplay or RewindAccept. RewindPause if empty
 	// OnIncompatible says what becomes of records whose schema the table cannot hold:
@@ -533,6 +534,9 @@ func (c *Coordinator) fit(ctx context.Context, st *State, w control.Writer) erro
 			c.log.Warn("schema not read: the worker asks again", "error", err)
 			return nil
 		}
+		if w.Key {
+			v = v.AsKey()
+		}
 	}
 	for attempt := 0; ; attempt++ {
 		done, err := c.tryFit(ctx, v)
@@ -582,7 +586,7 @@ const maxFormer = 100
 
 // mapping says how schemas become columns of the table.
 func (c *Coordinator) mapping() parquetio.Mapping {
-	m := parquetio.Mapping{KafkaColumn: c.cfg.KafkaColumn, NewColumns: c.cfg.OnIncompatible == IncompatibleNewColumn, Former: map[int][]string{}}
+	m := parquetio.Mapping{KafkaColumn: c.cfg.KafkaColumn, KeyColumn: c.cfg.KeyColumn, NewColumns: c.cfg.OnIncompatible == IncompatibleNewColumn, Former: map[int][]string{}}
 	if c.table == nil {
 		return m
 	}

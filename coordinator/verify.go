@@ -35,6 +35,8 @@ type Verification struct {
 	// Deep reads every data file, and compares offset by offset; else the commits are
 	// compared with the log by what they say of themselves.
 	Deep bool
+	// LeavesOut says that table.topic.errors.tolerance or table.topic.tombstone is skip.
+	LeavesOut bool
 	// Strict makes rows that others deleted a difference.
 	Strict bool
 	// Progress is called now and then. May be nil.
@@ -98,6 +100,7 @@ type PartitionReport struct {
 	Beyond     int64            `json:"beyond"`               // rows that the table says it does not hold; offsets of commits, if not deep
 	Ahead      int64            `json:"ahead"`                // offsets that the table holds, and the log never gave
 	Deleted    int64            `json:"deleted"`              // rows that others deleted
+	LeftOut    int64            `json:"left_out"`             // deep: records that topic settings leave out of table and dead letters; else dead_letters counts them
 	Gaps       int64            `json:"gaps"`                 // offsets of GapRanges
 	GapRanges  []LostSpan       `json:"gap_ranges,omitempty"` // recorded as lost, with the reason
 	Examples   []string         `json:"examples,omitempty"`

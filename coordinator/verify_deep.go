@@ -345,14 +345,23 @@ func (v *verifier) deep(ctx context.Context, r *PartitionReport, c *counter) err
 // settle says of each record that is not in the table whether others have deleted it. They
 // have if a delete file says so; or if our commits had brought it there, and the table
 // declares itself to be without it. A file that went missing from the manifests by a fault
-// is still in the count of the snapshot.
+// is still in the count of the snapshot. If
+// the topic leaves records out, as many as the commits tell of without a letter are missing rightly.
 func (v *verifier) settle(r *PartitionReport, c *counter, commits bool) {
 	c.deleted.each(func(offset int64) {
 		if !c.rows.has(offset) {
 			r.Deleted++
 		}
 	})
+	leftOut := int64(0)
+	if v.LeavesOut {
+		leftOut = c.dying() - r.Dead
+	}
 	c.missing.each(func(offset int64) {
+		if commits && r.LeftOut < leftOut && c.committed(offset) {
+			r.LeftOut++
+			return
+		}
 		if v.declared && commits && c.committed(offset) {
 			r.Deleted++
 			c.example("offset %d was a row, and others deleted it", offset)
@@ -361,6 +370,17 @@ func (v *verifier) settle(r *PartitionReport, c *counter, commits bool) {
 		r.Lost++
 		c.example("offset %d is neither a row nor a dead letter", offset)
 	})
+}
+
+// dying returns how many records did not become rows, as the commits say.
+func (c *counter) dying() (n int64) {
+	if c.total != (Total{}) {
+		return c.total.Dead
+	}
+	for _, x := range c.ranges {
+		n += x.Dead
+	}
+	return n
 }
 
 // committed reports whether a commit of ours tells of the offset.

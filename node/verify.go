@@ -58,6 +58,7 @@ func (n *Node) verify(ctx context.Context, t metadata.Topic, cfg partition.Table
 	}
 	in.Topic = coordinator.Topic{ID: t.ID, Name: t.Name, Partitions: int32(len(t.Partitions))}
 	in.KafkaColumn, in.Locator = cfg.KafkaColumn, n.locatorOf(cfg.Catalog)
+	in.LeavesOut = cfg.Tolerance == partition.TolerateSkip || cfg.Tombstone == partition.TombstoneSkip
 	in.Letters = worker.NewDeadLetterTopic(n.set, t, cfg.DLQ).Each
 	in.Logs = map[int32]coordinator.LogReader{}
 	var unverified []int32

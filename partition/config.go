@@ -47,6 +47,10 @@ type TableConfig struct {
 	PartitionBy     string        // for ParsePartitionBy; "" leaves the table's partitions as they are
 	OnRewind        string        // pause, replay or accept
 	OnIncompatible  string        // dlq, new-column or pause
+	Value, Key      Payload       // how they become columns; keys do not if the format is FormatBytes
+	KeyColumn       string        // of the key, if it becomes one
+	Tolerance       string        // what becomes of a record that cannot become a row: TolerateDLQ, …
+	Tombstone       string        // what a record without value becomes: TombstoneRow or TombstoneSkip
 	// HoldMax is how much longer than retention says records are kept for a table that
 	// lags behind; negative is without end.
 	HoldMax time.Duration
@@ -112,6 +116,9 @@ func ParseTopicConfig(raw map[string]string) (TopicConfig, error) {
 	}
 	if c.Table.ExpireAfter == 0 {
 		c.Table.ExpireAfter = min(max(360*c.Table.TargetLag, 5*time.Minute), 24*time.Hour)
+	}
+	if err := c.Table.checkPayloads(); err != nil {
+		return TopicConfig{}, fmt.Errorf("%w: %w", ErrInvalidConfig, err)
 	}
 	return c, nil
 }
@@ -358,8 +365,10 @@ func setTimestampType(c *TopicConfig, v string) error {
 	return nil
 }
 
+// notYet says why a value is refused that means something elsewhere.
+const notYet = "this version cannot do it yet"
+
 func tableKeys() []ConfigKey {
-	const notYet = "this version cannot do it yet"
 	keys := []ConfigKey{
 		key("table.topic.enable", "boolean", "false", "Turns the topic into an Iceberg table, from the start of its log.",
 			boolean(func(c *TopicConfig, v bool) { c.Table.Enable = v })),
@@ -384,22 +393,12 @@ func tableKeys() []ConfigKey {
 			integer(-1, math.MaxInt64/int64(time.Millisecond), func(c *TopicConfig, n int64) { c.Table.HoldMax = time.Duration(n) * time.Millisecond })),
 		key("table.topic.schema.type", "string", "schema", "Where the schema of the values comes from.",
 			only(notYet+": values carry the id of a registered schema", "schema", "none")),
-		key("table.topic.convert.value.type", "string", "by_schema_id", "How values are decoded.",
-			only(notYet+": values carry the id of a registered schema", "by_schema_id")),
-		key("table.topic.convert.key.type", "string", "raw", "How keys are decoded: they are kept as bytes.",
-			only(notYet+": keys are kept as bytes", "raw", "string")),
-		key("table.topic.convert.value.by_latest_schema.subject", "string", "", "Subject for values without schema id.", only(notYet, "")),
-		key("table.topic.convert.value.by_latest_schema.message.full.name", "string", "", "Protobuf message for values without schema id.", only(notYet, "")),
-		key("table.topic.convert.key.by_latest_schema.subject", "string", "", "Subject for keys without schema id.", only(notYet, "")),
-		key("table.topic.convert.key.by_latest_schema.message.full.name", "string", "", "Protobuf message for keys without schema id.", only(notYet, "")),
 		key("table.topic.transform.value.type", "string", "flatten", "How a value becomes columns: its fields on top level.",
 			only(notYet+": the fields of a value are the columns", "flatten", "none")),
 		key("table.topic.id.columns", "list", "", "Columns that identify a row.", only(notYet, "", "[]")),
 		key("table.topic.partition.by", "list", "", "Partitions of the table: columns, year(c), month(c), day(c), hour(c), bucket(c, N) and truncate(c, N), separated by commas. Empty leaves those that the table has, [] takes them away.", setPartitionBy),
 		key("table.topic.upsert.enable", "boolean", "false", "Records replace the row of their key.", only(notYet+": the table is append only", "false")),
 		key("table.topic.cdc.field", "string", "", "Field that says insert, update or delete.", only(notYet, "")),
-		key("table.topic.errors.tolerance", "string", "invalid_data", "Records that cannot be decoded become dead letters.",
-			only(notYet+": records that cannot be decoded go to the dead letters, all else stops the table until it works", "invalid_data")),
 		key("table.topic.expire.snapshot.enabled", "boolean", "true", "Old snapshots of the table are expired.",
 			boolean(func(c *TopicConfig, v bool) { c.Table.ExpireSnapshots = v })),
 		key("table.topic.expire.snapshot.older.than.hours", "int", "0", "Age from which snapshots are expired; 0 keeps about 360: 360 times the target lag, from 5 minutes to a day. Commits take longer with more: about 0.1 ms per snapshot.",
@@ -407,6 +406,7 @@ func tableKeys() []ConfigKey {
 		key("table.topic.expire.snapshot.retain.last", "int", "1", "Number of snapshots that are never expired.",
 			integer(1, math.MaxInt32, func(c *TopicConfig, n int64) { c.Table.ExpireRetain = int(n) })),
 	}
+	keys = append(keys, payloadKeys()...)
 	for i := range keys {
 		keys[i].Synonyms = append(keys[i].Synonyms, aliasPrefix+keys[i].Name)
 		switch keys[i].Name {

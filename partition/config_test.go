@@ -2,6 +2,8 @@ package partition
 
 import (
 	"errors"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -120,5 +122,33 @@ func TestSnapshotsExpireByLagUnlessToldOtherwise(t *testing.T) {
 		if err != nil || cfg.Table.ExpireAfter != c.want {
 			t.Errorf("%v: %s, %v, want %s", c.raw, cfg.Table.ExpireAfter, err, c.want)
 		}
+	}
+}
+
+// docs/tables.md has each setting of tables that can be set, once, with its default.
+func TestTableSettingsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../docs/tables.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := map[string]string{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `(table\\.topic[a-z.]+)` \\| `?([^|`]*?)`? ?\\|").FindAllStringSubmatch(string(text), -1) {
+		if _, twice := documented[m[1]]; twice {
+			t.Errorf("%s is there twice", m[1])
+		}
+		documented[m[1]] = m[2]
+	}
+	for _, k := range TopicConfigKeys() {
+		def, ok := documented[k.Name]
+		delete(documented, k.Name)
+		if _, err := ParseTopicConfig(map[string]string{k.Name: "x"}); !strings.HasPrefix(k.Name, "table.topic.") || err != nil && strings.Contains(err.Error(), notYet) {
+			continue
+		}
+		if !ok || def != k.Default {
+			t.Errorf("%s: documented %t with default %q, it is %q", k.Name, ok, def, k.Default)
+		}
+	}
+	for name := range documented {
+		t.Errorf("%s is documented, and no setting", name)
 	}
 }

@@ -44,7 +44,7 @@ func Open(set *partition.Set, ctl control.Log, schemas Schemas, locators Locator
 			return nil, nil
 		}
 		dead := NewDeadLetterTopic(set, t, cfg.Table.DLQ)
-		w := New(Topic{t.ID, t.Name}, sources, ctl, schemas, dead, locators(cfg.Table.Catalog), shared, Config{TargetFileBytes: cfg.Table.TargetFileBytes, Grace: shared.Grace}, log)
+		w := New(Topic{t.ID, t.Name}, sources, ctl, schemas, dead, locators(cfg.Table.Catalog), shared, configOf(cfg.Table, shared), log)
 		m.mu.Lock()
 		m.workers[t.ID] = w
 		m.mu.Unlock()
@@ -64,6 +64,15 @@ func Open(set *partition.Set, ctl control.Log, schemas Schemas, locators Locator
 		}
 	})
 	return m
+}
+
+// configOf returns the settings of a topic's worker.
+func configOf(t partition.TableConfig, shared *Shared) Config {
+	return Config{
+		TargetFileBytes: t.TargetFileBytes, Grace: shared.Grace,
+		ValueFormat: t.Value.Format, KeyFormat: t.Key.Format, KeyColumn: t.ColumnOfKey(),
+		SkipTombstones: t.Tombstone == partition.TombstoneSkip, Tolerance: t.Tolerance,
+	}
 }
 
 func (m *Manager) forget(topic uuid.UUID) {

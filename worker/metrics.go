@@ -43,7 +43,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		rows:    counter("rows_total", "Rows converted, also those that were converted again."),
 		files:   counter("files_total", "Data files written."),
 		bytes:   counter("bytes_total", "Bytes of data files written."),
-		dead:    counter("dead_letters_total", "Records that became dead letters.", "cause"),
+		dead:    counter("dead_letters_total", "Records that became dead letters, or were left out as table.topic.errors.tolerance and table.topic.tombstone say.", "cause"),
 		workers: map[*Worker]bool{},
 	}
 	r.MustRegister(m)
@@ -139,7 +139,7 @@ func (m *Metrics) topic(name string) *topicMetrics {
 		bytes:  m.bytes.WithLabelValues(name),
 		causes: map[string]prometheus.Counter{},
 	}
-	for _, c := range []string{CauseNoMagic, CauseUnknownSchema, CauseBadSchema, CauseIncompatible, CauseUndecodable} {
+	for _, c := range []string{CauseBadHeader, CauseNoMagic, CauseUnknownSchema, CauseBadSchema, CauseIncompatible, CauseUndecodable, CauseTombstone} {
 		t.causes[c] = m.dead.WithLabelValues(name, c)
 	}
 	return t

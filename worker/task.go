@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,8 +14,8 @@ import (
 
 	"github.com/tabletopic/tabletopic/coordinator/control"
 	"github.com/tabletopic/tabletopic/internal/invariant"
-	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/parquetio"
+	"github.com/tabletopic/tabletopic/partition"
 	"github.com/tabletopic/tabletopic/record"
 )
 
@@ -100,7 +99,6 @@ const (
 	laneBacklog  = 1 << 16  // records per open file before another is worth it
 	maxEntries   = 64 << 20 // bytes of manifest entries that wait for a commit before the topic waits, too
 	maxAnswer    = 32 << 20 // … that an answer has
-	wireHeader   = 5        // magic byte and schema id
 	askAgainBase = 5 * time.Second
 
 	quietShare     = 8       // of a chunk: a partition with less is read with others of its records
@@ -296,7 +294,8 @@ func (w *Worker) giveUp(ctx context.Context) {
 func (w *Worker) start(p *part, l *lane, chunk int) {
 	g, t := w.gen, w.table
 	p.busy, l.busy, p.lane = true, true, l
-	task := &task{w: w, p: p, l: l, chunk: chunk, table: t, refused: w.refused, joins: l.ranges[p.index] != nil, next: p.next, gap: p.gap, skip: p.skip}
+	task := &task{w: w, p: p, l: l, chunk: chunk, table: t, refused: w.refused, joins: l.ranges[p.index] != nil, next: p.next, gap: p.gap, skip: p.skip,
+		decoders: map[control.Writer]*parquetio.Decoder{}}
 	g.tasks.Go(func() {
 		if !w.shared.enter(g.ctx) {
 			return
@@ -316,6 +315,8 @@ type task struct {
 	table   *tableInfo
 	refused map[control.Writer]string
 
+	decoders map[control.Writer]*parquetio.Decoder // those of table, as far as used
+
 	joins  bool  // the lane has records of the partition
 	begin  int64 // first offset passed
 	next   int64 // to be read next
@@ -323,7 +324,7 @@ type task struct {
 	skip   map[int64]bool
 	last   int64 // the largest of skip
 	rows   int64
-	dead   int64
+	died   int64           // records that cannot become rows
 	needed *control.Writer // the table must hold what it writes first; nil if none
 	split  bool            // what is read next belongs into another file: a gap is before it, or the lane has no room
 	full   bool            // the lane's files have their size
@@ -421,38 +422,46 @@ func (t *task) convert(ctx context.Context) {
 // record makes a row or a dead letter of rec. It returns false if neither can be made now.
 func (t *task) record(ctx context.Context, rec *record.Record, m parquetio.RecordMeta) bool {
 	if len(t.skip) > 0 && t.skip[rec.Offset] && !invariant.Off("dead-letter-stays-dead") {
-		t.dead++
+		t.died++
 		return true
 	}
 	m.Offset, m.Timestamp, m.Key, m.Headers = rec.Offset, rec.Timestamp, rec.Key, rec.Headers
-	var d *parquetio.Decoder
-	var w control.Writer
+	var value payload
 	if rec.Value != nil {
-		if len(rec.Value) < wireHeader || rec.Value[0] != 0 {
-			return t.letter(rec, CauseNoMagic, "the payload does not begin with a zero byte and a schema id: use a schema registry serializer", 0)
+		var bad *unfit
+		if value, bad = t.payload(ctx, t.w.cfg.ValueFormat, false, rec.Value, rec.Headers); bad != nil {
+			return t.dead(rec, bad, value.writer.Schema)
 		}
-		w.Schema = int32(binary.BigEndian.Uint32(rec.Value[1:]))
-		var cause, detail string
-		if d, cause, detail = t.decoder(ctx, w); cause != "" {
-			return t.letter(rec, cause, detail, w.Schema)
-		}
-		if d == nil {
+		if value.decoder == nil {
 			return false
 		}
+	} else if t.w.cfg.SkipTombstones {
+		t.leaveOut(CauseTombstone)
+		return true
+	}
+	if rec.Key != nil && t.w.cfg.KeyColumn != "" {
+		key, bad := t.payload(ctx, t.w.cfg.KeyFormat, true, rec.Key, rec.Headers)
+		if bad != nil {
+			return t.dead(rec, bad, key.writer.Schema)
+		}
+		if key.decoder == nil {
+			return false
+		}
+		m.KeyDecoder, m.KeyPayload = key.decoder, key.body
 	}
 	var err error
-	if d == nil {
+	if value.decoder == nil {
 		err = t.l.out.AppendNull(m)
 	} else {
-		err = t.l.out.Append(d, rec.Value[wireHeader:], m)
+		err = t.l.out.Append(value.decoder, value.body, m)
 	}
-	var bad *parquetio.DecodeError
+	var wrong *parquetio.DecodeError
 	switch {
 	case err == nil:
 		t.rows++
 		return true
-	case errors.As(err, &bad):
-		return t.letter(rec, CauseUndecodable, err.Error(), w.Schema)
+	case errors.As(err, &wrong):
+		return t.dead(rec, &unfit{CauseUndecodable, err.Error()}, value.writer.Schema)
 	case errors.Is(err, parquetio.ErrFull):
 		t.split, t.full = true, true
 		return false
@@ -462,56 +471,43 @@ func (t *task) record(ctx context.Context, rec *record.Record, m parquetio.Recor
 	}
 }
 
-// decoder returns the decoder of what w writes, or why its records are dead letters. With
-// neither, needed or err says what must come first.
-func (t *task) decoder(ctx context.Context, w control.Writer) (d *parquetio.Decoder, cause, detail string) {
-	if d, ok := t.table.decoders.Load(w); ok {
-		return d.(*parquetio.Decoder), "", ""
+// dead does with a record that cannot become a row what the topic's setting says.
+func (t *task) dead(rec *record.Record, bad *unfit, id int32) bool {
+	switch t.w.cfg.Tolerance {
+	case partition.ToleratePause:
+		t.err = fmt.Errorf("record cannot become a row: %s: %s; set table.topic.errors.tolerance to dlq or skip, or restore what it needs", bad.cause, bad.detail)
+		return false
+	case partition.TolerateSkip:
+	default:
+		if !t.letter(rec, bad, id) {
+			return false
+		}
 	}
-	v, err := t.w.schemas.Value(ctx, w)
-	switch {
-	case errors.Is(err, metadata.ErrSchemaNotExist):
-		return nil, CauseUnknownSchema, err.Error()
-	case control.Certain(err):
-		return nil, CauseBadSchema, err.Error()
-	case err != nil && !invariant.Off("registry-down-waits"):
-		t.err = fmt.Errorf("the registry does not answer; the partition waits: %w", err)
-		return nil, "", ""
-	case err != nil:
-		return nil, CauseUnknownSchema, err.Error()
-	}
-	if reason, ok := t.refused[w]; ok {
-		return nil, CauseIncompatible, reason
-	}
-	d, err = t.table.mapping.Compile(v, t.table.schema)
-	if err != nil && slices.Contains(t.table.Fits, w) {
-		return nil, CauseIncompatible, err.Error()
-	}
-	if err != nil {
-		t.needed = &w
-		return nil, "", ""
-	}
-	t.table.decoders.Store(w, d)
-	return d, "", ""
+	t.leaveOut(bad.cause)
+	return true
+}
+
+// leaveOut counts a record that is no row.
+func (t *task) leaveOut(cause string) {
+	t.died++
+	t.w.metrics.dead(cause)
 }
 
 // letter keeps a copy of rec until the lane is sealed. It returns false if a later record
 // is a dead letter already: this one was good when that was written, and would be taken for
 // a repeat.
-func (t *task) letter(rec *record.Record, cause, detail string, id int32) bool {
+func (t *task) letter(rec *record.Record, bad *unfit, id int32) bool {
 	if rec.Offset < t.last {
-		t.err = fmt.Errorf("record was good before a restart and is not now: %s: %s; restore the schema, or skip the record by deleting records up to it", cause, detail)
+		t.err = fmt.Errorf("record was good before a restart and is not now: %s: %s; restore the schema, or skip the record by deleting records up to it", bad.cause, bad.detail)
 		return false
 	}
 	l := Letter{Record: record.Record{Offset: rec.Offset, Timestamp: rec.Timestamp, Key: slices.Clone(rec.Key), Value: slices.Clone(rec.Value)},
-		Cause: cause, Detail: detail, SchemaID: id}
+		Cause: bad.cause, Detail: bad.detail, SchemaID: id}
 	for _, h := range rec.Headers {
 		l.Record.Headers = append(l.Record.Headers, record.Header{Key: h.Key, Value: slices.Clone(h.Value)})
 	}
 	t.l.letters[t.p.index] = append(t.l.letters[t.p.index], l)
-	t.l.held += len(l.Record.Key) + len(l.Record.Value) + len(detail) + 200
-	t.dead++
-	t.w.metrics.dead(cause)
+	t.l.held += len(l.Record.Key) + len(l.Record.Value) + len(bad.detail) + 200
 	return true
 }
 
@@ -527,7 +523,7 @@ func (w *Worker) finish(t *task) {
 		}
 		r.End = t.next
 		r.Rows += t.rows
-		r.Dead += t.dead
+		r.Dead += t.died
 	}
 	t.p.next, t.p.gap, t.p.skip = t.next, t.gap, t.skip
 	stopped := t.next == t.begin || t.err != nil || t.needed != nil || t.split
@@ -633,11 +629,12 @@ func (w *Worker) firstWriter(ctx context.Context, p *part, from int64) (none con
 			if !ok {
 				break
 			}
-			if len(rec.Value) < wireHeader || rec.Value[0] != 0 {
+			if rec.Value == nil {
 				continue
 			}
-			writer := control.Writer{Schema: int32(binary.BigEndian.Uint32(rec.Value[1:]))}
-			if writer.Schema == 0 || bad[writer] {
+			value, unfit := written(w.cfg.ValueFormat, false, rec.Value, rec.Headers)
+			writer := value.writer
+			if unfit != nil || bad[writer] {
 				continue
 			}
 			_, err = w.schemas.Value(ctx, writer)

@@ -83,11 +83,13 @@ type Letter struct {
 
 // Causes of dead letters.
 const (
+	CauseBadHeader     = "bad-schema-header"   // the header that names the schema is not in a form of serializers
 	CauseNoMagic       = "no-magic-byte"       // the payload is not in the wire format of schema registries
 	CauseUnknownSchema = "unknown-schema"      // the registry says that the id does not exist
 	CauseBadSchema     = "unusable-schema"     // the schema cannot become columns
 	CauseIncompatible  = "incompatible-schema" // the table cannot hold what it describes
 	CauseUndecodable   = "undecodable"         // the payload is not what the schema says
+	CauseTombstone     = "tombstone"           // there is no payload; never a letter, but counted with table.topic.tombstone=skip
 )
 
 // Config of a Worker.
@@ -98,6 +100,11 @@ type Config struct {
 	Retry           time.Duration // pause before the registry or a store is asked again. 1 s if zero
 	Grace           time.Duration // of the sweep; files that wait are journalled again after a quarter of it. 1 h if zero
 	Offer           time.Duration // files that no commit took are offered again after this. 30 s if zero
+	ValueFormat     string        // partition.FormatSchemaID, …: what values are. FormatSchemaID if empty
+	KeyFormat       string        // what keys are, if they become a column
+	KeyColumn       string        // that they become; none if empty
+	SkipTombstones  bool          // a record without value becomes nothing, instead of a row of nulls
+	Tolerance       string        // partition.TolerateDLQ, …: what becomes of a record that cannot become a row. TolerateDLQ if empty
 	Gather          time.Duration // a partition with few records is read after this, or for a commit. 1 s if zero
 }
 
@@ -405,6 +412,7 @@ func (w *Worker) handle(ctx context.Context, e control.Event) {
 // describe takes a description of the table.
 func (w *Worker) describe(ctx context.Context, e control.Table) {
 	t := &tableInfo{Table: e, mapping: e.Mapping(), schema: &iceberg.Schema{}, spec: iceberg.NewPartitionSpecID(e.Spec)}
+	t.mapping.KeyColumn = w.cfg.KeyColumn
 	err := t.schema.UnmarshalJSON(e.Schema)
 	if err == nil && len(e.Partitions) > 0 {
 		err = t.spec.UnmarshalJSON(e.Partitions)

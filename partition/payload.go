@@ -1,0 +1,108 @@
+package partition
+
+import (
+	"fmt"
+	"strings"
+)
+
+// A Payload says how the values, or the keys, of a topic's records become columns.
+type Payload struct {
+	Format  string // FormatSchemaID, …
+	Subject string // of FormatLatest; "" is derived from the topic's name
+	Message string // of FormatLatest: full name of a Protobuf message; "" is the first
+}
+
+// Formats of payloads.
+const (
+	FormatSchemaID = "schema-id" // the payload, or a header, names a schema of the registry
+	FormatString   = "string"    // UTF-8 text
+	FormatBytes    = "bytes"     // any bytes
+)
+
+// What becomes of a record that cannot become a row.
+const (
+	TolerateDLQ   = "dlq"   // a dead letter
+	TolerateSkip  = "skip"  // nothing but a count
+	ToleratePause = "pause" // its partition waits
+)
+
+// What a record without value becomes.
+const (
+	TombstoneRow  = "null-row" // a row whose columns of the value are null
+	TombstoneSkip = "skip"     // nothing
+)
+
+// payloadKeys are the settings of what records are. The names of AutoMQ for the same are
+// synonyms, and so are its values.
+func payloadKeys() []ConfigKey {
+	formats := map[string]string{"by_schema_id": FormatSchemaID, "raw": FormatBytes}
+	keys := []ConfigKey{
+		key("table.topic.value.format", "string", FormatSchemaID, "How values become columns: schema-id, as the registered schema that each names; string and bytes, as the one column value.",
+			oneOf(func(c *TopicConfig, v string) { c.Table.Value.Format = v }, formats, FormatSchemaID, FormatString, FormatBytes)),
+		key("table.topic.value.subject", "string", "", "Subject of values that name no schema.", only(notYet, "")),
+		key("table.topic.value.message", "string", "", "Protobuf message of values that name no schema, in full.", only(notYet, "")),
+		key("table.topic.key.format", "string", FormatBytes, "How keys become a column of their own: bytes, they do not; schema-id, as the registered schema that each names; string, as text.",
+			oneOf(func(c *TopicConfig, v string) { c.Table.Key.Format = v }, formats, FormatBytes, FormatSchemaID, FormatString)),
+		key("table.topic.key.subject", "string", "", "Subject of keys that name no schema.", only(notYet, "")),
+		key("table.topic.key.message", "string", "", "Protobuf message of keys that name no schema, in full.", only(notYet, "")),
+		key("table.topic.key.column", "string", "_key", "Column of the key, unless its format is bytes.",
+			setName(func(c *TopicConfig, v string) { c.Table.KeyColumn = v })),
+		key("table.topic.errors.tolerance", "string", TolerateDLQ, "What becomes of a record that cannot become a row: dlq, a dead letter; skip, it is left out and counted; pause, its partition waits.",
+			oneOf(func(c *TopicConfig, v string) { c.Table.Tolerance = v }, map[string]string{"invalid_data": TolerateDLQ, "all": TolerateDLQ, "none": ToleratePause}, TolerateDLQ, TolerateSkip, ToleratePause)),
+		key("table.topic.tombstone", "string", TombstoneRow, "What a record without value becomes: null-row, a row whose columns of the value are null; skip, nothing.",
+			oneOf(func(c *TopicConfig, v string) { c.Table.Tombstone = v }, nil, TombstoneRow, TombstoneSkip)),
+	}
+	for i := range keys {
+		switch part, name, _ := strings.Cut(strings.TrimPrefix(keys[i].Name, "table.topic."), "."); {
+		case part != "value" && part != "key":
+		case name == "format":
+			keys[i].Synonyms = alias("table.topic.convert." + part + ".type")
+		case name == "subject":
+			keys[i].Synonyms = alias("table.topic.convert." + part + ".by_latest_schema.subject")
+		case name == "message":
+			keys[i].Synonyms = alias("table.topic.convert." + part + ".by_latest_schema.message.full.name")
+		}
+	}
+	return keys
+}
+
+// alias returns a name and that of AutoMQ.
+func alias(name string) []string { return []string{name, aliasPrefix + name} }
+
+// oneOf accepts some values, and others as their synonyms.
+func oneOf(set func(*TopicConfig, string), synonyms map[string]string, values ...string) func(*TopicConfig, string) error {
+	return func(c *TopicConfig, v string) error {
+		if same, ok := synonyms[v]; ok {
+			v = same
+		}
+		for _, known := range values {
+			if v == known {
+				set(c, v)
+				return nil
+			}
+		}
+		return fmt.Errorf("want %s", quoted(values))
+	}
+}
+
+// ColumnOfKey returns the column that keys become, "" if they become none.
+func (t *TableConfig) ColumnOfKey() string {
+	if t.Key.Format == FormatBytes {
+		return ""
+	}
+	return t.KeyColumn
+}
+
+// checkPayloads refuses what does not go together.
+func (t *TableConfig) checkPayloads() error {
+	if t.Key.Format == FormatBytes {
+		return nil
+	}
+	switch {
+	case t.KeyColumn == "":
+		return fmt.Errorf("table.topic.key.format=%s makes a column of the key: table.topic.key.column must have its name", t.Key.Format)
+	case strings.EqualFold(t.KeyColumn, t.KafkaColumn):
+		return fmt.Errorf("table.topic.key.column and table.topic.kafka.column are both %q: set one to another name", t.KeyColumn)
+	}
+	return nil
+}

@@ -1,0 +1,216 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tabletopic/tabletopic/coordinator"
+	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/record"
+)
+
+// rows returns the rows of the table as JSON, in the order of their offsets, without the Kafka
+// column.
+func (p *path) rows() (out []string) {
+	p.t.Helper()
+	tab, err := p.load()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	_, batches, err := tab.Scan().ToArrowRecords(context.Background())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	type row struct {
+		offset float64
+		text   string
+	}
+	var rows []row
+	for b, err := range batches {
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		text, err := b.MarshalJSON()
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		var list []map[string]any
+		if err := json.Unmarshal(text, &list); err != nil {
+			p.t.Fatal(err)
+		}
+		for _, r := range list {
+			offset := r["_kafka"].(map[string]any)["offset"].(float64)
+			delete(r, "_kafka")
+			text, err := json.Marshal(r)
+			if err != nil {
+				p.t.Fatal(err)
+			}
+			rows = append(rows, row{offset, string(text)})
+		}
+		b.Release()
+	}
+	slices.SortFunc(rows, func(a, b row) int { return int(a.offset - b.offset) })
+	for _, r := range rows {
+		out = append(out, r.text)
+	}
+	return out
+}
+
+// takes produces records and fails unless the rows are want, with so many dead letters.
+func (p *path) takes(records []record.Record, dead int64, want ...string) {
+	p.t.Helper()
+	p.start()
+	p.logs[0].append(p.t, records...)
+	p.committed()
+	p.exact(int64(len(want)), dead)
+	if d := cmp.Diff(want, p.rows()); d != "" {
+		p.t.Error(d)
+	}
+}
+
+func TestTextAndBytesAreOneColumn(t *testing.T) {
+	p := newPath(t, 1)
+	p.worker.ValueFormat = partition.FormatString
+	p.takes([]record.Record{{Value: []byte("grüß")}, {Value: []byte{}}, {Value: []byte{0xff}}, {}}, 1,
+		`{"value":"grüß"}`, `{"value":""}`, `{"value":null}`)
+	if l := p.letters.all(0); len(l) != 1 || l[0].Record.Offset != 2 || l[0].Cause != CauseUndecodable {
+		t.Errorf("dead letters %+v, want that of the text that is not UTF-8", l)
+	}
+
+	p = newPath(t, 1)
+	p.worker.ValueFormat = partition.FormatBytes
+	p.takes([]record.Record{{Value: []byte{0, 0xff}}, {Value: []byte{}}}, 0, `{"value":"AP8="}`, `{"value":""}`)
+}
+
+// Text in a table that has another type in its column is a dead letter, and the rest goes on.
+func TestTextInAColumnOfNumbers(t *testing.T) {
+	p := newPath(t, 1)
+	p.schemas[1] = `"long"`
+	p.takes([]record.Record{{Value: []byte{0, 0, 0, 0, 1, 14}}}, 0, `{"value":7}`)
+	p.crash()
+	p.worker.ValueFormat = partition.FormatString
+	p.takes([]record.Record{{Value: []byte("seven")}}, 1, `{"value":7}`)
+	if l := p.letters.all(0); len(l) != 1 || l[0].Cause != CauseIncompatible {
+		t.Errorf("dead letters %+v", l)
+	}
+}
+
+// A key becomes a column beside those of the value: of its own type, also for a record without
+// value, and null for one without key. What is wrong with a key is told of the key.
+func TestKeysBecomeAColumn(t *testing.T) {
+	p := newPath(t, 1)
+	p.cfg.KeyColumn, p.worker.KeyColumn = "_key", "_key"
+	p.worker.KeyFormat = partition.FormatSchemaID
+	const key = `{"type":"record","name":"K","fields":[{"name":"id","type":"long"}]}`
+	p.schemas[2] = key
+	with := func(r record.Record, key []byte) record.Record { r.Key = key; return r }
+	k := encode(t, 2, key, map[string]any{"id": int64(7)}).Value
+	p.takes([]record.Record{with(event(t, 1), k), with(event(t, 2), nil), {Key: k}, with(event(t, 3), []byte("plain")), with(event(t, 4), k[:5])}, 2,
+		`{"_key":{"id":7},"id":1,"name":"name 1"}`, `{"_key":null,"id":2,"name":"name 2"}`, `{"_key":{"id":7},"id":null,"name":null}`)
+	l := p.letters.all(0)
+	if len(l) != 2 || l[0].Cause != CauseNoMagic || !strings.Contains(l[0].Detail, "table.topic.key.format") || l[1].Cause != CauseUndecodable || !strings.Contains(l[1].Detail, "_key") {
+		t.Errorf("dead letters %+v", l)
+	}
+
+	p = newPath(t, 1)
+	p.cfg.KeyColumn, p.worker.KeyColumn = "who", "who"
+	p.worker.KeyFormat, p.worker.ValueFormat = partition.FormatString, partition.FormatString
+	p.takes([]record.Record{{Key: []byte("ada"), Value: []byte("x")}, {Key: []byte{0xff}, Value: []byte("y")}, {Key: []byte{}, Value: []byte("z")}}, 1,
+		`{"value":"x","who":"ada"}`, `{"value":"z","who":""}`)
+}
+
+// A table whose topic begins to make a column of its keys gets that column.
+func TestKeyColumnComesLater(t *testing.T) {
+	p := newPath(t, 1)
+	p.start()
+	p.logs[0].append(t, event(t, 1))
+	p.committed()
+	p.crash()
+	p.cfg.KeyColumn, p.worker.KeyColumn, p.worker.KeyFormat = "_key", "_key", partition.FormatString
+	p.takes([]record.Record{event(t, 2)}, 0, `{"_key":null,"id":1,"name":"name 1"}`, `{"_key":"k","id":2,"name":"name 2"}`)
+}
+
+// A header that names the schema, as newer serializers write it, counts before the payload; the
+// last of that name does.
+func TestHeaderNamesTheSchema(t *testing.T) {
+	p := newPath(t, 1)
+	header := func(r record.Record, value ...byte) record.Record {
+		r.Headers = append(r.Headers, record.Header{Key: headerValueSchema, Value: value})
+		return r
+	}
+	bare := func(id int64) record.Record { r := event(t, id); r.Value = r.Value[wireID:]; return r }
+	guid := header(bare(4), append([]byte{1}, p.topic[:]...)...)
+	p.takes([]record.Record{header(bare(1), 0, 0, 0, 0, 1), event(t, 2), header(header(bare(3), 9), 0, 0, 0, 0, 1), guid, header(bare(5), 0, 0), header(bare(6)), header(bare(7), 0, 0, 0, 0, 9)}, 4,
+		`{"id":1,"name":"name 1"}`, `{"id":2,"name":"name 2"}`, `{"id":3,"name":"name 3"}`)
+	causes := map[string]int{}
+	for _, l := range p.letters.all(0) {
+		causes[l.Cause]++
+	}
+	if d := cmp.Diff(map[string]int{CauseBadHeader: 2, CauseUnknownSchema: 2}, causes); d != "" {
+		t.Error(d)
+	}
+}
+
+// With skip, what cannot become a row is in neither table nor dead letters, and the verification
+// knows; so are records without value.
+func TestSkippedRecordsAreCounted(t *testing.T) {
+	p := newPath(t, 1)
+	p.worker.Tolerance, p.worker.SkipTombstones = partition.TolerateSkip, true
+	p.start()
+	p.logs[0].append(t, event(t, 1), record.Record{Value: []byte("bad")}, record.Record{Key: []byte("k")}, event(t, 2))
+	p.committed()
+	if l := p.letters.all(0); len(l) > 0 {
+		t.Errorf("%d dead letters", len(l))
+	}
+	r, one := p.verifyAs(coordinator.Verification{Deep: true, Strict: true, LeavesOut: true})
+	if !r.OK || one.Rows != 2 || one.LeftOut != 2 {
+		t.Errorf("report %+v", one)
+	}
+	if r, one := p.verifyAs(coordinator.Verification{}); !r.OK || one.Rows != 2 || one.Dead != 2 {
+		t.Errorf("report by the commits %+v", one)
+	}
+	if got := p.running.DeadLetters(); got[CauseNoMagic] != 1 || got[CauseTombstone] != 1 {
+		t.Errorf("counted %v", got)
+	}
+}
+
+// With pause, a partition waits at a record that cannot become a row and says why, the others go
+// on, and it goes on when the record can.
+func TestPartitionPausesAtABadRecord(t *testing.T) {
+	p := newPath(t, 2)
+	p.worker.Tolerance = partition.ToleratePause
+	p.start()
+	later := encode(t, 5, eventSchema, map[string]any{"id": int64(9), "name": "late"})
+	p.logs[0].append(t, event(t, 1), later, event(t, 2))
+	p.logs[1].append(t, event(t, 3))
+	position := func() map[int32]int64 {
+		tab, err := p.load()
+		if err != nil {
+			return nil
+		}
+		at, _, err := coordinator.ReadPosition(tab.Properties())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return at.Next
+	}
+	p.wait(func() bool {
+		trouble := ""
+		for _, l := range p.running.Lag(time.Now()) {
+			trouble += l.Trouble
+		}
+		at := position()
+		return at[0] == 1 && at[1] == 1 && strings.Contains(trouble, CauseUnknownSchema) && strings.Contains(trouble, "table.topic.errors.tolerance")
+	}, func() string { return "partition 0 to wait and 1 to go on" })
+	p.mu.Lock()
+	p.schemas[5] = eventSchema
+	p.mu.Unlock()
+	p.committed()
+	p.exact(4, 0)
+}
