@@ -198,10 +198,12 @@ func TestDurableBeforeAcknowledged(t *testing.T) {
 			}},
 			{"delete streams", func() error { return s.DeleteStreams(ctx, node, []streamstore.StreamID{stream}) }},
 			{"register schema", func() (err error) {
-				_, err = s.RegisterSchema(ctx, Subject{Name: "s"}, Schema{Type: "AVRO", Text: `"int"`})
+				_, err = s.RegisterSchema(ctx, Subject{Name: "s"}, 0, Schema{Type: "AVRO", Text: `"int"`})
 				return
 			}},
-			{"set level", func() error { return s.SetCompatibility(ctx, "s", "FULL") }},
+			{"set level", func() error {
+				return s.ChangeSubjectConfig(ctx, "s", func(c *SubjectConfig) { c.Compatibility = "FULL" })
+			}},
 			{"delete versions", func() error { return s.DeleteVersions(ctx, subject(t, s, "s"), []int{1}, false) }},
 			{"put catalog", func() error { return s.PutCatalog(ctx, CatalogEntry{Name: "c", Kind: "rest", Config: "{}"}) }},
 			{"delete catalog", func() error { return s.DeleteCatalog(ctx, "c") }},

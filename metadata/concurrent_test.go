@@ -124,7 +124,7 @@ func testConcurrentSchemas(t *testing.T, stores []*Store) {
 					if err != nil {
 						return err
 					}
-					_, err = s.RegisterSchema(ctx, u, Schema{Type: "AVRO", Text: fmt.Sprintf(`"%s-%d-%d"`, name, worker, i)})
+					_, err = s.RegisterSchema(ctx, u, 0, Schema{Type: "AVRO", Text: fmt.Sprintf(`"%s-%d-%d"`, name, worker, i)})
 					if err == nil {
 						break
 					}

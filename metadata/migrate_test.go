@@ -42,9 +42,10 @@ func populate(t *testing.T, s *Store) {
 	must(err)
 	registerSchema(t, s, "base", `"string"`)
 	registerSchema(t, s, "clicks-value", `{"type":"array","items":"x"}`, SchemaReference{"x", "base", 1})
-	must(s.SetCompatibility(ctx, "", "FULL"))
+	must(s.ChangeSubjectConfig(ctx, "", func(c *SubjectConfig) { c.Compatibility = "FULL" }))
 	populateCompaction(t, s, node)
 	populateTakeover(t, s, node)
+	populateRegistry(t, s)
 }
 
 // checkPopulated proves that a database holds what populate wrote, and that work goes on.
@@ -88,11 +89,12 @@ func checkPopulated(t *testing.T, s *Store) {
 	if len(u.Versions) != 1 || u.Versions[0].Schema.ID != 2 || len(u.Versions[0].Schema.References) != 1 {
 		t.Fatalf("subject %+v", u)
 	}
-	if l, err := s.Compatibility(ctx, ""); err != nil || l != "FULL" {
-		t.Fatalf("level %q, %v", l, err)
+	if c, err := s.SubjectConfig(ctx, ""); err != nil || c.Compatibility != "FULL" {
+		t.Fatalf("config %+v, %v", c, err)
 	}
 	checkCompaction(t, s, node)
 	checkTakeover(t, s)
+	checkRegistry(t, s)
 }
 
 // populateCompaction leaves a composite of two stream objects; it came with version 2.
@@ -186,6 +188,44 @@ func checkTakeover(t *testing.T, s *Store) {
 	}
 	if at[2] != (NodeAddress{Kafka: "b:9092", HTTP: "b:8081"}) {
 		t.Fatalf("addresses %v", at)
+	}
+}
+
+// populateRegistry leaves a schema with all that it may have; it came with version 5.
+func populateRegistry(t *testing.T, s *Store) {
+	t.Helper()
+	if err := s.ChangeSubjectConfig(t.Context(), "imported", func(c *SubjectConfig) { *c = SubjectConfig{Settings: `{"normalize":true}`, Mode: "IMPORT"} }); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.RegisterSchema(t.Context(), subject(t, s, "imported"), 7, Schema{ID: 40, Type: "JSON", Text: "{}", Metadata: `{"tags":{}}`, RuleSet: `{"domainRules":[]}`})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// checkRegistry proves that the schema is as it was left, and its id never given away again.
+func checkRegistry(t *testing.T, s *Store) {
+	t.Helper()
+	u := subject(t, s, "imported")
+	if len(u.Versions) == 0 {
+		return // a database of version 4 or before
+	}
+	want := SubjectVersion{Subject: "imported", Version: 7, Schema: Schema{ID: 40, Type: "JSON", Text: "{}", Metadata: `{"tags":{}}`, RuleSet: `{"domainRules":[]}`}}
+	if d := cmp.Diff(u.Versions, []SubjectVersion{want}); d != "" {
+		t.Fatalf("versions (-got +want):\n%s", d)
+	}
+	guid, err := want.Schema.GUID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found, err := s.SchemaByGUID(t.Context(), guid); err != nil || found.ID != 40 {
+		t.Fatalf("by GUID %+v, %v", found, err)
+	}
+	if c, err := s.SubjectConfig(t.Context(), "imported"); err != nil || c != (SubjectConfig{Settings: `{"normalize":true}`, Mode: "IMPORT"}) {
+		t.Fatalf("config %+v, %v", c, err)
+	}
+	if v := registerSchema(t, s, "after", `"bytes"`); v.Schema.ID != 41 {
+		t.Fatalf("the next id is %d", v.Schema.ID)
 	}
 }
 

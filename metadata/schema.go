@@ -10,17 +10,21 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/google/uuid"
+
 	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/streamstore"
 )
 
-// A Schema is one schema text with its id. Two schemas with the same type, text and
-// references have the same id, and an id is never given to another schema.
+// A Schema is one schema text with its id. Two schemas that are equal but for the id have the
+// same id, and an id is never given to another schema.
 type Schema struct {
 	ID         int
-	Type       string // AVRO
+	Type       string // AVRO, PROTOBUF or JSON
 	Text       string // in canonical form, so that equal schemas are equal texts
 	References []SchemaReference
+	Metadata   string // JSON in canonical form, "" if there is none
+	RuleSet    string // the same
 }
 
 // A SchemaReference says which version of a subject defines a name that a schema uses.
@@ -58,19 +62,39 @@ func (s Schema) hash() (sum []byte, refs string, err error) {
 	}
 	h := sha256.New()
 	fmt.Fprintf(h, "%d %s %d %s %s", len(s.Type), s.Type, len(s.Text), s.Text, b)
+	if s.Metadata != "" || s.RuleSet != "" { // which schemas of old do not have
+		fmt.Fprintf(h, " %d %s %s", len(s.Metadata), s.Metadata, s.RuleSet)
+	}
 	return h.Sum(nil), string(b), nil
 }
 
-const selectVersions = `SELECT v.subject, v.version, v.deleted, s.id, s.type, s.text, s.refs, s.hash
+// GUID is the identity of a schema as clients of several registries use it: the first half of
+// its hash.
+func (s Schema) GUID() (uuid.UUID, error) {
+	sum, _, err := s.hash()
+	if err != nil {
+		return uuid.UUID{}, err
+	}
+	return uuid.FromBytes(sum[:16])
+}
+
+const schemaColumns = `s.id, s.type, s.text, s.refs, s.metadata, s.rule_set, s.hash`
+
+const selectVersions = `SELECT v.subject, v.version, v.deleted, ` + schemaColumns + `
 	FROM subject_version v JOIN schema s ON s.id = v.schema_id `
 
 func scanVersion(rows *sql.Rows) (v SubjectVersion, err error) {
 	var refs string
 	var hash []byte
-	if err = rows.Scan(&v.Subject, &v.Version, &v.Deleted, &v.Schema.ID, &v.Schema.Type, &v.Schema.Text, &refs, &hash); err != nil {
+	if err = rows.Scan(append([]any{&v.Subject, &v.Version, &v.Deleted}, v.Schema.columns(&refs, &hash)...)...); err != nil {
 		return v, err
 	}
 	return v, v.Schema.finish(refs, hash)
+}
+
+// columns is where schemaColumns go.
+func (s *Schema) columns(refs *string, hash *[]byte) []any {
+	return []any{&s.ID, &s.Type, &s.Text, refs, &s.Metadata, &s.RuleSet, hash}
 }
 
 // finish unpacks the references and proves that the row is what was written.
@@ -93,15 +117,32 @@ func (s *Schema) finish(refs string, hash []byte) error {
 
 // Schema returns the schema with that id, or ErrSchemaNotExist. Any other error may go away.
 func (s *Store) Schema(ctx context.Context, id int) (Schema, error) {
-	schema := Schema{ID: id}
+	schema, err := s.readSchema(ctx, `s.id = $1`, id)
+	if err != nil {
+		return schema, fmt.Errorf("read schema %d: %w", id, err)
+	}
+	return schema, nil
+}
+
+// SchemaByGUID returns the schema with that identity, or ErrSchemaNotExist.
+func (s *Store) SchemaByGUID(ctx context.Context, guid uuid.UUID) (Schema, error) {
+	last := append(bytes.Clone(guid[:]), bytes.Repeat([]byte{0xff}, sha256.Size-len(guid))...)
+	schema, err := s.readSchema(ctx, `s.hash BETWEEN $1 AND $2`, guid[:], last)
+	if err != nil {
+		return schema, fmt.Errorf("read schema %s: %w", guid, err)
+	}
+	return schema, nil
+}
+
+func (s *Store) readSchema(ctx context.Context, where string, args ...any) (schema Schema, err error) {
 	var refs string
 	var hash []byte
-	err := s.readers.QueryRowContext(ctx, `SELECT type, text, refs, hash FROM schema WHERE id = $1`, id).Scan(&schema.Type, &schema.Text, &refs, &hash)
+	err = s.readers.QueryRowContext(ctx, `SELECT `+schemaColumns+` FROM schema s WHERE `+where, args...).Scan(schema.columns(&refs, &hash)...)
 	if errors.Is(err, sql.ErrNoRows) {
-		return Schema{}, fmt.Errorf("schema %d: %w", id, ErrSchemaNotExist)
+		return Schema{}, ErrSchemaNotExist
 	}
 	if err != nil {
-		return Schema{}, fmt.Errorf("read schema %d: %w", id, err)
+		return Schema{}, err
 	}
 	return schema, schema.finish(refs, hash)
 }
@@ -196,13 +237,18 @@ func (s *Store) ReferencedBy(ctx context.Context, subject string, version int) (
 	return all, nil
 }
 
-// RegisterSchema makes the schema the next version of a subject that was read before. The
-// id in schema is ignored. An error wraps streamstore.ErrConflict if the subject, or a
-// version that the schema refers to, is not any more what it was.
-func (s *Store) RegisterSchema(ctx context.Context, subject Subject, schema Schema) (SubjectVersion, error) {
-	v := SubjectVersion{Subject: subject.Name, Version: 1, Schema: schema}
-	if n := len(subject.Versions); n > 0 {
-		v.Version = subject.Versions[n-1].Version + 1
+// RegisterSchema makes the schema a version of a subject that was read before: the next one
+// if version is 0. Its id is the next one if schema has none; else it must be free, or that of
+// the very schema: an error wraps ErrSchemaIDTaken if it is not. An error wraps
+// streamstore.ErrConflict if the subject, or a version that the schema refers to, is not any
+// more what it was.
+func (s *Store) RegisterSchema(ctx context.Context, subject Subject, version int, schema Schema) (SubjectVersion, error) {
+	v := SubjectVersion{Subject: subject.Name, Version: version, Schema: schema}
+	if n := len(subject.Versions); version == 0 {
+		v.Version = 1
+		if n > 0 {
+			v.Version = subject.Versions[n-1].Version + 1
+		}
 	}
 	err := s.updateDurably(ctx, fmt.Sprintf("register schema of %s", subject.Name), func(t *tx) error {
 		if err := t.reviseSubject(subject); err != nil {
@@ -240,7 +286,10 @@ func (t *tx) reviseSubject(subject Subject) error {
 	return nil
 }
 
-// schemaID returns the id of a schema, a new one if it has none yet.
+// ErrSchemaIDTaken says that a schema cannot have the id that was asked for.
+var ErrSchemaIDTaken = errors.New("the schema id is taken")
+
+// schemaID returns the id of a schema, which may ask for one; a new one if it has none yet.
 func (t *tx) schemaID(schema Schema) (int, error) {
 	hash, refs, err := schema.hash()
 	if err != nil {
@@ -248,14 +297,34 @@ func (t *tx) schemaID(schema Schema) (int, error) {
 	}
 	var id int64
 	err = t.QueryRowContext(t.ctx, `SELECT id FROM schema WHERE hash = $1`, hash).Scan(&id)
+	if err == nil && schema.ID != 0 && int64(schema.ID) != id {
+		return 0, fmt.Errorf("the same schema has the id %d: %w", id, ErrSchemaIDTaken)
+	}
 	if err == nil || !errors.Is(err, sql.ErrNoRows) {
 		return int(id), err
 	}
-	if id, err = t.next("schema", 1); err != nil {
+	if id, err = t.claimSchemaID(schema.ID); err != nil {
 		return 0, err
 	}
-	_, err = t.exec(`INSERT INTO schema (id, type, text, refs, hash) VALUES ($1, $2, $3, $4, $5)`, id, schema.Type, schema.Text, refs, hash)
+	_, err = t.exec(`INSERT INTO schema (id, type, text, refs, metadata, rule_set, hash) VALUES ($1, $2, $3, $4, $5, $6, $7)`,
+		id, schema.Type, schema.Text, refs, schema.Metadata, schema.RuleSet, hash)
 	return int(id), err
+}
+
+// claimSchemaID returns the id that is asked for, which then is never given away, or the next.
+func (t *tx) claimSchemaID(id int) (int64, error) {
+	if id == 0 {
+		return t.next("schema", 1)
+	}
+	var taken int
+	if err := t.QueryRowContext(t.ctx, `SELECT count(*) FROM schema WHERE id = $1`, id).Scan(&taken); err != nil {
+		return 0, err
+	}
+	if taken > 0 {
+		return 0, fmt.Errorf("another schema has the id %d: %w", id, ErrSchemaIDTaken)
+	}
+	_, err := t.exec(`UPDATE counter SET value = $1 WHERE name = 'schema' AND value < $1`, id)
+	return int64(id), err
 }
 
 // refer records that v uses the version r, which must exist and not be deleted.
@@ -278,7 +347,7 @@ var ErrReferenceExists = errors.New("other schemas refer to the version")
 
 // DeleteVersions hides versions of a subject that was read before, or removes them for good.
 // A schema that no version names any more is removed too; a subject without versions loses
-// its compatibility level. An error wraps ErrReferenceExists if a version that stays refers
+// its settings. An error wraps ErrReferenceExists if a version that stays refers
 // to one of them (a hidden one counts only when versions are removed), or
 // streamstore.ErrConflict if the subject is not any more what it was.
 func (s *Store) DeleteVersions(ctx context.Context, subject Subject, versions []int, permanent bool) error {
@@ -330,24 +399,43 @@ func (t *tx) deleteVersion(subject string, version int, permanent bool) error {
 	return err
 }
 
-// Compatibility returns the level set for a subject, "" if none is. The subject "" is the
-// global level.
-func (s *Store) Compatibility(ctx context.Context, subject string) (level string, err error) {
-	err = s.readers.QueryRowContext(ctx, `SELECT compatibility FROM subject_config WHERE subject = $1`, subject).Scan(&level)
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return "", fmt.Errorf("read compatibility of %q: %w", subject, err)
-	}
-	return level, nil
+// A SubjectConfig is what is set for a subject, or for all: that of the subject "". The
+// registry gives the words their meaning; "" is not set.
+type SubjectConfig struct {
+	Compatibility string // the level
+	Settings      string // the others, JSON
+	Mode          string
 }
 
-// SetCompatibility sets the level of a subject, or removes it if level is "".
-func (s *Store) SetCompatibility(ctx context.Context, subject, level string) error {
-	return s.updateDurably(ctx, fmt.Sprintf("set compatibility of %q", subject), func(t *tx) (err error) {
-		if level == "" {
+// SubjectConfig returns what is set for a subject.
+func (s *Store) SubjectConfig(ctx context.Context, subject string) (SubjectConfig, error) {
+	c, err := readSubjectConfig(ctx, s.readers, subject)
+	if err != nil {
+		return c, fmt.Errorf("read config of %q: %w", subject, err)
+	}
+	return c, nil
+}
+
+func readSubjectConfig(ctx context.Context, q queryer, subject string) (c SubjectConfig, err error) {
+	err = eachRow(ctx, q, func(rows *sql.Rows) error { return rows.Scan(&c.Compatibility, &c.Settings, &c.Mode) },
+		`SELECT compatibility, settings, mode FROM subject_config WHERE subject = $1`, subject)
+	return c, err
+}
+
+// ChangeSubjectConfig changes what is set for a subject.
+func (s *Store) ChangeSubjectConfig(ctx context.Context, subject string, change func(*SubjectConfig)) error {
+	return s.updateDurably(ctx, fmt.Sprintf("change config of %q", subject), func(t *tx) error {
+		c, err := readSubjectConfig(ctx, t, subject)
+		if err != nil {
+			return err
+		}
+		change(&c)
+		if c == (SubjectConfig{}) {
 			_, err = t.exec(`DELETE FROM subject_config WHERE subject = $1`, subject)
 		} else {
-			_, err = t.exec(`INSERT INTO subject_config (subject, compatibility) VALUES ($1, $2)
-				ON CONFLICT (subject) DO UPDATE SET compatibility = excluded.compatibility`, subject, level)
+			_, err = t.exec(`INSERT INTO subject_config (subject, compatibility, settings, mode) VALUES ($1, $2, $3, $4)
+				ON CONFLICT (subject) DO UPDATE SET compatibility = excluded.compatibility, settings = excluded.settings, mode = excluded.mode`,
+				subject, c.Compatibility, c.Settings, c.Mode)
 		}
 		if err != nil {
 			return err

@@ -20,7 +20,7 @@ func subject(t *testing.T, s *Store, name string) Subject {
 
 func registerSchema(t *testing.T, s *Store, name, text string, refs ...SchemaReference) SubjectVersion {
 	t.Helper()
-	v, err := s.RegisterSchema(t.Context(), subject(t, s, name), Schema{Type: "AVRO", Text: text, References: refs})
+	v, err := s.RegisterSchema(t.Context(), subject(t, s, name), 0, Schema{Type: "AVRO", Text: text, References: refs})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func TestRegisterSchemaRefusesStaleSubject(t *testing.T) {
 		s := openStore(t, d, nil)
 		stale := subject(t, s, "a")
 		registerSchema(t, s, "a", `"string"`)
-		if _, err := s.RegisterSchema(t.Context(), stale, Schema{Type: "AVRO", Text: `"int"`}); !errors.Is(err, streamstore.ErrConflict) {
+		if _, err := s.RegisterSchema(t.Context(), stale, 0, Schema{Type: "AVRO", Text: `"int"`}); !errors.Is(err, streamstore.ErrConflict) {
 			t.Fatalf("register: got %v, want %v", err, streamstore.ErrConflict)
 		}
 		stale = subject(t, s, "a")
@@ -96,7 +96,7 @@ func TestReferencedVersionsStay(t *testing.T) {
 		if err := del("base", true); !errors.Is(err, ErrReferenceExists) {
 			t.Fatalf("removal of a version that a hidden one uses: got %v", err)
 		}
-		_, err := s.RegisterSchema(t.Context(), subject(t, s, "late"), Schema{Type: "AVRO", Text: `"x"`, References: []SchemaReference{{"x", "base", 1}}})
+		_, err := s.RegisterSchema(t.Context(), subject(t, s, "late"), 0, Schema{Type: "AVRO", Text: `"x"`, References: []SchemaReference{{"x", "base", 1}}})
 		if !errors.Is(err, streamstore.ErrConflict) {
 			t.Fatalf("reference to a deleted version: got %v", err)
 		}
@@ -120,7 +120,7 @@ func TestCompatibilityStaysUntilRemoval(t *testing.T) {
 	eachEngine(t, func(t *testing.T, d database) {
 		s := openStore(t, d, nil)
 		registerSchema(t, s, "a", `"string"`)
-		if err := s.SetCompatibility(t.Context(), "a", "NONE"); err != nil {
+		if err := s.ChangeSubjectConfig(t.Context(), "a", func(c *SubjectConfig) { c.Compatibility = "NONE" }); err != nil {
 			t.Fatal(err)
 		}
 		for _, step := range []struct {
@@ -130,8 +130,61 @@ func TestCompatibilityStaysUntilRemoval(t *testing.T) {
 			if err := s.DeleteVersions(t.Context(), subject(t, s, "a"), []int{1}, step.permanent); err != nil {
 				t.Fatal(err)
 			}
-			if got, err := s.Compatibility(t.Context(), "a"); err != nil || got != step.want {
-				t.Fatalf("permanent %t: level %q, %v, want %q", step.permanent, got, err, step.want)
+			if got, err := s.SubjectConfig(t.Context(), "a"); err != nil || got.Compatibility != step.want {
+				t.Fatalf("permanent %t: config %+v, %v, want %q", step.permanent, got, err, step.want)
+			}
+		}
+	})
+}
+
+// A schema gets the id that it asks for only if it is free: an id never changes its meaning,
+// and the next ids come after it.
+func TestRegisterSchemaWithID(t *testing.T) {
+	eachEngine(t, func(t *testing.T, d database) {
+		s := openStore(t, d, nil)
+		with := func(name string, version, id int, text string) (SubjectVersion, error) {
+			return s.RegisterSchema(t.Context(), subject(t, s, name), version, Schema{ID: id, Type: "AVRO", Text: text})
+		}
+		if v, err := with("a", 3, 10, `"int"`); err != nil || v.Version != 3 || v.Schema.ID != 10 {
+			t.Fatalf("got %+v, %v", v, err)
+		}
+		if v, err := with("b", 0, 10, `"int"`); err != nil || v.Version != 1 || v.Schema.ID != 10 {
+			t.Fatalf("the same schema in another subject: got %+v, %v", v, err)
+		}
+		for id, text := range map[int]string{10: `"long"`, 11: `"int"`} {
+			if _, err := with("c", 0, id, text); !errors.Is(err, ErrSchemaIDTaken) {
+				t.Fatalf("%s as %d: got %v", text, id, err)
+			}
+		}
+		if v, err := with("c", 0, 5, `"long"`); err != nil || v.Schema.ID != 5 {
+			t.Fatalf("a smaller free id: got %+v, %v", v, err)
+		}
+		if v := registerSchema(t, s, "a", `"bytes"`); v.Schema.ID != 11 || v.Version != 4 {
+			t.Fatalf("the next is %+v", v)
+		}
+	})
+}
+
+// Metadata and rules make another schema.
+func TestMetadataAndRulesMakeAnotherSchema(t *testing.T) {
+	eachEngine(t, func(t *testing.T, d database) {
+		s := openStore(t, d, nil)
+		for i, schema := range []Schema{{}, {Metadata: "{}"}, {RuleSet: "{}"}, {Metadata: "{}", RuleSet: "{}"}} {
+			schema.Type, schema.Text = "AVRO", `"int"`
+			v, err := s.RegisterSchema(t.Context(), subject(t, s, "a"), 0, schema)
+			if err != nil || v.Schema.ID != i+1 {
+				t.Fatalf("got %+v, %v, want id %d", v, err, i+1)
+			}
+			guid, err := v.Schema.GUID()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if found, err := s.SchemaByGUID(t.Context(), guid); err != nil || found.ID != i+1 {
+				t.Fatalf("by GUID %+v, %v", found, err)
+			}
+			guid[15] ^= 1
+			if _, err := s.SchemaByGUID(t.Context(), guid); !errors.Is(err, ErrSchemaNotExist) {
+				t.Fatalf("another GUID: %v", err)
 			}
 		}
 	})

@@ -1,6 +1,7 @@
 package schemaregistry
 
 import (
+	"errors"
 	"net/http"
 
 	"github.com/tabletopic/tabletopic/metadata"
@@ -26,9 +27,6 @@ func (r *Registry) testVersion(req *http.Request) (any, error) {
 		if len(live) == 0 && number == latest {
 			return nil, nil
 		}
-		if len(live) == 0 {
-			return nil, subjectNotFound(req.PathValue("subject"))
-		}
 		v, err := pick(live, number)
 		return []metadata.SubjectVersion{v}, err
 	})
@@ -39,29 +37,39 @@ func (r *Registry) test(req *http.Request, choose func(live []metadata.SubjectVe
 	if err := readBody(req, &q); err != nil {
 		return nil, err
 	}
-	name := req.PathValue("subject")
+	name, err := r.subject(req)
+	if err != nil {
+		return nil, err
+	}
 	subject, err := r.store.Subject(req.Context(), name)
 	if err != nil {
 		return nil, err
 	}
-	versions, err := choose(liveVersions(subject))
+	live := liveVersions(subject)
+	versions, err := choose(live)
 	if err != nil {
 		return nil, err
 	}
-	p, err := r.parse(req.Context(), q, query(req, "normalize"))
+	c, err := r.configOf(req.Context(), name)
 	if err != nil {
 		return nil, err
 	}
-	l, err := r.levelOf(req.Context(), name)
+	verbose := query(req, "verbose")
+	p, err := r.parse(req.Context(), q, query(req, "normalize") || c.normalize())
+	var refused *apiError
+	if verbose && errors.As(err, &refused) {
+		return compatibilityAnswer{Messages: []string{refused.message}}, nil
+	}
 	if err != nil {
 		return nil, err
 	}
-	v, err := r.judge(req.Context(), l, p, versions)
+	p.schema = inherit(p.schema, live)
+	v, err := r.judge(req.Context(), c, p, versions)
 	if err != nil {
 		return nil, err
 	}
 	answer := compatibilityAnswer{Compatible: v == nil}
-	if v != nil && query(req, "verbose") {
+	if v != nil && verbose {
 		answer.Messages = v.messages()
 	}
 	return answer, nil

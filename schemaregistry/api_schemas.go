@@ -1,12 +1,13 @@
 package schemaregistry
 
 import (
-	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/google/uuid"
 
 	"github.com/tabletopic/tabletopic/metadata"
 )
@@ -30,12 +31,19 @@ func (r *Registry) getSchema(req *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	answer := struct {
-		SchemaType string                     `json:"schemaType,omitempty"`
-		Schema     string                     `json:"schema"`
-		References []metadata.SchemaReference `json:"references,omitempty"`
-		MaxID      int                        `json:"maxId,omitempty"`
-	}{SchemaType: answerType(s.Schema), Schema: s.Text, References: s.References}
+	return r.answerID(req, s.Schema)
+}
+
+// answerID is the answer to an id.
+func (r *Registry) answerID(req *http.Request, s metadata.Schema) (any, error) {
+	var answer struct {
+		schemaAnswer
+		MaxID int `json:"maxId,omitempty"`
+	}
+	var err error
+	if answer.schemaAnswer, err = r.answerSchema(req, s); err != nil {
+		return nil, err
+	}
 	if query(req, "fetchMaxId") {
 		if answer.MaxID, err = r.store.MaxSchemaID(req.Context()); err != nil {
 			return nil, err
@@ -49,18 +57,49 @@ func (r *Registry) getSchemaText(req *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return plainText(s.Schema), nil
+	return r.plainText(req, s.Schema)
 }
 
 // A text is an answer that is no JSON.
 type text string
 
 // plainText is the text of a schema as an answer of its own.
-func plainText(s metadata.Schema) any {
-	if s.Type == typeProtobuf {
-		return text(s.Text)
+func (r *Registry) plainText(req *http.Request, s metadata.Schema) (any, error) {
+	t, err := r.formatted(req, s)
+	if err != nil {
+		return nil, err
 	}
-	return json.RawMessage(s.Text)
+	return text(t), nil
+}
+
+// byGUID returns the schema that the path names by its GUID.
+func (r *Registry) byGUID(req *http.Request) (metadata.Schema, error) {
+	s := req.PathValue("guid")
+	guid, err := uuid.Parse(s)
+	if err != nil {
+		return metadata.Schema{}, schemaNotFound(s)
+	}
+	schema, err := r.store.SchemaByGUID(req.Context(), guid)
+	if errors.Is(err, metadata.ErrSchemaNotExist) {
+		return schema, schemaNotFound(s)
+	}
+	return schema, err
+}
+
+func (r *Registry) getByGUID(req *http.Request) (any, error) {
+	s, err := r.byGUID(req)
+	if err != nil {
+		return nil, err
+	}
+	return r.answerID(req, s)
+}
+
+func (r *Registry) getIDsOfGUID(req *http.Request) (any, error) {
+	s, err := r.byGUID(req)
+	if err != nil {
+		return nil, err
+	}
+	return []map[string]any{{"context": ".", "id": s.ID}}, nil
 }
 
 // versionsOf returns the versions that are the schema of the path.
@@ -138,9 +177,14 @@ func (r *Registry) getSchemas(req *http.Request) (any, error) {
 			versions = versions[n-1:]
 		}
 		for _, v := range versions {
-			if offset--; offset < 0 && len(answers) < limit {
-				answers = append(answers, answerVersion(v))
+			if offset--; offset >= 0 || len(answers) == limit {
+				continue
 			}
+			a, err := r.answerVersion(req, v)
+			if err != nil {
+				return nil, err
+			}
+			answers = append(answers, a)
 		}
 	}
 	return answers, nil

@@ -1,10 +1,13 @@
 package schemaregistry
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -12,26 +15,73 @@ import (
 	"github.com/tabletopic/tabletopic/streamstore"
 )
 
-// versionAnswer is a version of a subject as clients read it. The type is left out for Avro.
-type versionAnswer struct {
-	Subject    string                     `json:"subject"`
-	Version    int                        `json:"version"`
-	ID         int                        `json:"id"`
+// schemaAnswer is what answers say of a schema. The type is left out for Avro: clients of old
+// know no other.
+type schemaAnswer struct {
+	GUID       string                     `json:"guid"`
 	SchemaType string                     `json:"schemaType,omitempty"`
-	References []metadata.SchemaReference `json:"references,omitempty"`
 	Schema     string                     `json:"schema"`
+	References []metadata.SchemaReference `json:"references,omitempty"`
+	Metadata   json.RawMessage            `json:"metadata,omitempty"`
+	RuleSet    json.RawMessage            `json:"ruleSet,omitempty"`
 }
 
-func answerVersion(v metadata.SubjectVersion) versionAnswer {
-	return versionAnswer{v.Subject, v.Version, v.Schema.ID, answerType(v.Schema), v.Schema.References, v.Schema.Text}
-}
-
-// answerType is the type of a schema as answers name it: clients of old know only Avro.
-func answerType(s metadata.Schema) string {
-	if s.Type == typeAvro {
-		return ""
+// answerSchema writes a schema in the format that the query names.
+func (r *Registry) answerSchema(req *http.Request, s metadata.Schema) (schemaAnswer, error) {
+	guid, err := s.GUID()
+	if err != nil {
+		return schemaAnswer{}, err
 	}
-	return s.Type
+	a := schemaAnswer{GUID: guid.String(), References: s.References, Metadata: json.RawMessage(s.Metadata), RuleSet: json.RawMessage(s.RuleSet)}
+	if s.Type != typeAvro {
+		a.SchemaType = s.Type
+	}
+	a.Schema, err = r.formatted(req, s)
+	return a, err
+}
+
+// formatted is the text of a schema in the format that the query names.
+func (r *Registry) formatted(req *http.Request, s metadata.Schema) (string, error) {
+	format := req.URL.Query().Get("format")
+	if format == "" || format == "default" {
+		return s.Text, nil
+	}
+	dependencies, err := r.dependencies(req.Context(), s.References)
+	if err != nil {
+		return "", err
+	}
+	switch {
+	case format == "resolved" && s.Type == typeAvro:
+		return resolvedAvro(s.Text, dependencies)
+	case format == "serialized" && s.Type == typeProtobuf:
+		return serializedProtobuf(s.Text, dependencies)
+	}
+	return "", badRequest(http.StatusUnprocessableEntity, "There is no format %q of a schema of type %s: there is resolved for AVRO and serialized for PROTOBUF", format, s.Type)
+}
+
+// versionAnswer is a version of a subject as clients read it.
+type versionAnswer struct {
+	Subject string `json:"subject"`
+	Version int    `json:"version"`
+	ID      int    `json:"id"`
+	schemaAnswer
+	Deleted bool `json:"deleted,omitempty"`
+}
+
+func (r *Registry) answerVersion(req *http.Request, v metadata.SubjectVersion) (versionAnswer, error) {
+	s, err := r.answerSchema(req, v.Schema)
+	return versionAnswer{v.Subject, v.Version, v.Schema.ID, s, v.Deleted}, err
+}
+
+// subject returns the subject that the path means: by its name, in the default context, or by
+// an alias.
+func (r *Registry) subject(req *http.Request) (string, error) {
+	name := strings.TrimPrefix(req.PathValue("subject"), ":.:")
+	c, err := r.ownConfig(req.Context(), name)
+	if err != nil {
+		return "", err
+	}
+	return cmp.Or(c.Alias, name), nil
 }
 
 func (r *Registry) register(req *http.Request) (any, error) {
@@ -39,11 +89,20 @@ func (r *Registry) register(req *http.Request) (any, error) {
 	if err := readBody(req, &q); err != nil {
 		return nil, err
 	}
-	v, err := r.Register(req.Context(), req.PathValue("subject"), q, query(req, "normalize"))
+	name, err := r.subject(req)
 	if err != nil {
 		return nil, err
 	}
-	return map[string]int{"id": v.Schema.ID}, nil
+	v, err := r.Register(req.Context(), name, q, query(req, "normalize"))
+	if err != nil {
+		return nil, err
+	}
+	a, err := r.answerSchema(req, v.Schema)
+	return struct {
+		ID      int `json:"id"`
+		Version int `json:"version"`
+		schemaAnswer
+	}{v.Schema.ID, v.Version, a}, err
 }
 
 func (r *Registry) lookUp(req *http.Request) (any, error) {
@@ -51,24 +110,66 @@ func (r *Registry) lookUp(req *http.Request) (any, error) {
 	if err := readBody(req, &q); err != nil {
 		return nil, err
 	}
-	name := req.PathValue("subject")
-	subject, err := r.store.Subject(req.Context(), name)
+	name, versions, err := r.versions(req, query(req, "deleted"))
 	if err != nil {
 		return nil, err
 	}
-	versions := subject.Versions
-	if !query(req, "deleted") {
+	c, err := r.configOf(req.Context(), name)
+	if err != nil {
+		return nil, err
+	}
+	p, err := r.parse(req.Context(), q, query(req, "normalize") || c.normalize())
+	if err != nil {
+		return nil, err
+	}
+	v, ok := find(versions, p.schema)
+	if !ok {
+		v, ok = find(versions, inherit(p.schema, versions))
+	}
+	if !ok {
+		return nil, schemaNotFound("")
+	}
+	return r.answerVersion(req, v)
+}
+
+// versions returns the versions of the path's subject, of which there is at least one.
+func (r *Registry) versions(req *http.Request, deleted bool) (name string, versions []metadata.SubjectVersion, err error) {
+	if name, err = r.subject(req); err != nil {
+		return "", nil, err
+	}
+	subject, err := r.store.Subject(req.Context(), name)
+	if err != nil {
+		return name, nil, err
+	}
+	versions = subject.Versions
+	if !deleted {
 		versions = liveVersions(subject)
 	}
 	if len(versions) == 0 {
-		return nil, subjectNotFound(name)
+		return name, nil, subjectNotFound(name)
 	}
-	p, err := r.parse(req.Context(), q, query(req, "normalize"))
+	return name, versions, nil
+}
+
+// getLatestWithMetadata returns the latest version whose metadata have the properties that
+// the query names, by pairs of key and value.
+func (r *Registry) getLatestWithMetadata(req *http.Request) (any, error) {
+	_, versions, err := r.versions(req, query(req, "deleted"))
 	if err != nil {
 		return nil, err
 	}
-	if v, ok := find(versions, p.schema); ok {
-		return answerVersion(v), nil
+	keys, values := req.URL.Query()["key"], req.URL.Query()["value"]
+	if len(keys) != len(values) {
+		return nil, badRequest(http.StatusUnprocessableEntity, "The query has %d keys and %d values", len(keys), len(values))
+	}
+	for _, v := range slices.Backward(versions) {
+		matches := true
+		for i, key := range keys {
+			matches = matches && property(v.Schema, key) == values[i]
+		}
+		if matches {
+			return r.answerVersion(req, v)
+		}
 	}
 	return nil, schemaNotFound("")
 }
@@ -94,19 +195,22 @@ func (r *Registry) getSubjects(req *http.Request) (any, error) {
 }
 
 func (r *Registry) getVersions(req *http.Request) (any, error) {
-	name := req.PathValue("subject")
-	subject, err := r.store.Subject(req.Context(), name)
+	name, versions, err := r.versions(req, true)
 	if err != nil {
 		return nil, err
 	}
 	var numbers []int
-	for _, v := range subject.Versions {
-		shown := !v.Deleted || query(req, "deleted")
+	for _, v := range versions {
+		number := v.Version
+		if v.Deleted && query(req, "deletedAsNegative") {
+			number = -number
+		}
+		shown := !v.Deleted || query(req, "deleted") || query(req, "deletedAsNegative")
 		if query(req, "deletedOnly") {
 			shown = v.Deleted
 		}
 		if shown {
-			numbers = append(numbers, v.Version)
+			numbers = append(numbers, number)
 		}
 	}
 	if len(numbers) == 0 {
@@ -117,21 +221,13 @@ func (r *Registry) getVersions(req *http.Request) (any, error) {
 
 // version returns the version that the path names.
 func (r *Registry) version(req *http.Request, deleted bool) (metadata.SubjectVersion, error) {
-	name := req.PathValue("subject")
 	number, err := versionNumber(req)
 	if err != nil {
 		return metadata.SubjectVersion{}, err
 	}
-	subject, err := r.store.Subject(req.Context(), name)
+	_, versions, err := r.versions(req, deleted)
 	if err != nil {
 		return metadata.SubjectVersion{}, err
-	}
-	versions := subject.Versions
-	if !deleted {
-		versions = liveVersions(subject)
-	}
-	if len(versions) == 0 {
-		return metadata.SubjectVersion{}, subjectNotFound(name)
 	}
 	return pick(versions, number)
 }
@@ -170,7 +266,7 @@ func (r *Registry) getVersion(req *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return answerVersion(v), nil
+	return r.answerVersion(req, v)
 }
 
 func (r *Registry) getVersionText(req *http.Request) (any, error) {
@@ -178,7 +274,7 @@ func (r *Registry) getVersionText(req *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return plainText(v.Schema), nil
+	return r.plainText(req, v.Schema)
 }
 
 func (r *Registry) getReferencedBy(req *http.Request) (any, error) {
@@ -200,7 +296,11 @@ func (r *Registry) getReferencedBy(req *http.Request) (any, error) {
 }
 
 func (r *Registry) deleteSubject(req *http.Request) (any, error) {
-	name, permanent := req.PathValue("subject"), query(req, "permanent")
+	name, err := r.subject(req)
+	if err != nil {
+		return nil, err
+	}
+	permanent := query(req, "permanent")
 	return r.deleteVersions(req.Context(), name, permanent, func(s metadata.Subject) ([]int, error) {
 		live := liveVersions(s)
 		versions := live
@@ -214,20 +314,28 @@ func (r *Registry) deleteSubject(req *http.Request) (any, error) {
 		case len(live) == 0:
 			return nil, subjectSoftDeleted(name)
 		}
-		var numbers []int
-		for _, v := range versions {
-			numbers = append(numbers, v.Version)
-		}
-		return numbers, nil
+		return numbersOf(versions), nil
 	})
 }
 
+func numbersOf(versions []metadata.SubjectVersion) []int {
+	var numbers []int
+	for _, v := range versions {
+		numbers = append(numbers, v.Version)
+	}
+	return numbers
+}
+
 func (r *Registry) deleteVersion(req *http.Request) (any, error) {
-	name, permanent := req.PathValue("subject"), query(req, "permanent")
 	number, err := versionNumber(req)
 	if err != nil {
 		return nil, err
 	}
+	name, err := r.subject(req)
+	if err != nil {
+		return nil, err
+	}
+	permanent := query(req, "permanent")
 	deleted, err := r.deleteVersions(req.Context(), name, permanent, func(s metadata.Subject) ([]int, error) {
 		versions := s.Versions
 		if number == latest && !permanent {
@@ -263,6 +371,9 @@ func (r *Registry) deleteVersions(ctx context.Context, name string, permanent bo
 		}
 		numbers, err := choose(subject)
 		if err != nil {
+			return nil, err
+		}
+		if err := r.checkWritable(ctx, name); err != nil {
 			return nil, err
 		}
 		err = r.store.DeleteVersions(ctx, subject, numbers, permanent)

@@ -273,3 +273,101 @@ func parseBare(text string, cache *avro.SchemaCache) (avro.Schema, error) {
 	}
 	return avro.ParseWithCache(string(bare.append(nil)), "", cache)
 }
+
+// resolvedAvro writes the types that a schema refers to in place of their first names.
+func resolvedAvro(text string, dependencies []Dependency) (string, error) {
+	r := avroResolver{defined: map[string]node{}, written: map[string]bool{}}
+	for _, d := range dependencies {
+		n, err := parseJSON(d.Text, maxDepth)
+		if err != nil {
+			return "", err
+		}
+		r.define(n, "")
+	}
+	n, err := parseJSON(text, maxDepth)
+	if err != nil {
+		return "", err
+	}
+	return canonicalAvro(string(r.resolve(n, "").append(nil)), false)
+}
+
+type avroResolver struct {
+	defined map[string]node // by full name; with a full name itself
+	written map[string]bool
+}
+
+// fullName returns the full name of a named type within namespace, and its own namespace.
+func fullName(n node, namespace string) (name, space string) {
+	short, _ := n.get("name")
+	if s, ok := n.get("namespace"); ok {
+		namespace = s.text
+	}
+	name = qualify(short.text, namespace)
+	return name, name[:max(strings.LastIndexByte(name, '.'), 0)]
+}
+
+func qualify(name, namespace string) string {
+	if namespace == "" || strings.Contains(name, ".") {
+		return name
+	}
+	return namespace + "." + name
+}
+
+// define collects the named types of a schema.
+func (r *avroResolver) define(n node, namespace string) {
+	if t, ok := n.get("type"); ok && slices.Contains([]string{"record", "error", "enum", "fixed"}, t.text) {
+		name, space := fullName(n, namespace)
+		full := n.with("name", str(name))
+		if _, ok := n.get("namespace"); !ok && space == "" {
+			full.keys = slices.Clone(full.keys)
+			full.set("namespace", str("")) // wherever it goes
+		}
+		r.defined[name] = full
+		namespace = space
+	}
+	for _, v := range n.values {
+		r.define(v, namespace)
+	}
+}
+
+// resolve replaces names, each the first time, by what they stand for.
+func (r *avroResolver) resolve(n node, namespace string) node {
+	switch n.kind {
+	case 's':
+		name := qualify(n.text, namespace)
+		found, ok := r.defined[name]
+		if !ok || r.written[name] || slices.Contains(primitives, n.text) {
+			return n
+		}
+		return r.resolve(found, "")
+	case 'a':
+		n.values = slices.Clone(n.values)
+		for i, v := range n.values {
+			n.values[i] = r.resolve(v, namespace)
+		}
+		return n
+	}
+	t, _ := n.get("type")
+	switch t.text {
+	case "record", "error", "enum", "fixed":
+		name, space := fullName(n, namespace)
+		r.written[name] = true
+		fields, ok := n.get("fields")
+		if !ok {
+			return n
+		}
+		resolved := node{kind: 'a'}
+		for _, f := range fields.values {
+			ft, _ := f.get("type")
+			resolved.values = append(resolved.values, f.with("type", r.resolve(ft, space)))
+		}
+		return n.with("fields", resolved)
+	case "array":
+		items, _ := n.get("items")
+		return n.with("items", r.resolve(items, namespace))
+	case "map":
+		values, _ := n.get("values")
+		return n.with("values", r.resolve(values, namespace))
+	}
+	return n
+}

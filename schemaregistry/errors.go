@@ -68,11 +68,19 @@ func invalidLevel(l string) error {
 }
 
 func invalidMode(mode string) error {
-	return &apiError{http.StatusUnprocessableEntity, 42204, fmt.Sprintf("Invalid mode '%s': this registry has only the mode READWRITE", mode)}
+	return &apiError{http.StatusUnprocessableEntity, 42204, fmt.Sprintf("Invalid mode '%s': it is one of %v", mode, modes)}
 }
 
 func notPermitted(message string) error {
 	return &apiError{http.StatusUnprocessableEntity, 42205, message}
+}
+
+func otherID(id, want int) error {
+	return &apiError{http.StatusUnprocessableEntity, 42207, fmt.Sprintf("The schema is registered with the id %d, the request has %d", id, want)}
+}
+
+func invalidRuleSet(reason string) error {
+	return &apiError{http.StatusUnprocessableEntity, 42210, "Invalid rule set: " + reason}
 }
 
 func referenceExists(message string) error {

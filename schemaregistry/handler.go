@@ -20,7 +20,7 @@ const contentType = "application/vnd.schemaregistry.v1+json"
 var acceptedTypes = []string{contentType, "application/vnd.schemaregistry+json", "application/json", "application/octet-stream"}
 
 // methods are those that some path of the API takes.
-var methods = []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete}
+var methods = []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodDelete}
 
 // A call is one request: it returns what is written as JSON, or an error.
 type call func(req *http.Request) (any, error)
@@ -32,16 +32,28 @@ func (r *Registry) Handler() http.Handler {
 	for pattern, c := range r.calls() {
 		mux.Handle(pattern, r.serve(c))
 	}
-	mux.Handle("/", r.serve(func(req *http.Request) (any, error) {
+	mux.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) {
+		var allowed []string
 		for _, m := range methods {
 			other := req.Clone(req.Context())
 			other.Method = m
 			if _, pattern := mux.Handler(other); pattern != "/" {
-				return nil, badRequest(http.StatusMethodNotAllowed, "HTTP 405 Method Not Allowed: %s %s", req.Method, req.URL.Path)
+				allowed = append(allowed, m)
 			}
 		}
-		return nil, badRequest(http.StatusNotFound, "HTTP 404 Not Found: %s", req.URL.Path)
-	}))
+		if len(allowed) > 0 {
+			w.Header().Set("Allow", strings.Join(append(allowed, http.MethodOptions), ", "))
+		}
+		r.serve(func(*http.Request) (any, error) {
+			switch {
+			case len(allowed) == 0:
+				return nil, badRequest(http.StatusNotFound, "HTTP 404 Not Found: %s", req.URL.Path)
+			case req.Method == http.MethodOptions:
+				return struct{}{}, nil
+			}
+			return nil, badRequest(http.StatusMethodNotAllowed, "HTTP 405 Method Not Allowed: %s %s", req.Method, req.URL.Path)
+		}).ServeHTTP(w, req)
+	})
 	return mux
 }
 
@@ -58,10 +70,13 @@ func (r *Registry) calls() map[string]call {
 		"GET /schemas/ids/{id}/schema":   r.getSchemaText,
 		"GET /schemas/ids/{id}/subjects": r.getSchemaSubjects,
 		"GET /schemas/ids/{id}/versions": r.getSchemaVersions,
+		"GET /schemas/guids/{guid}":      r.getByGUID,
+		"GET /schemas/guids/{guid}/ids":  r.getIDsOfGUID,
 
 		"GET /subjects":                                           r.getSubjects,
 		"POST /subjects/{subject}":                                r.lookUp,
 		"DELETE /subjects/{subject}":                              r.deleteSubject,
+		"GET /subjects/{subject}/metadata":                        r.getLatestWithMetadata,
 		"GET /subjects/{subject}/versions":                        r.getVersions,
 		"POST /subjects/{subject}/versions":                       r.register,
 		"GET /subjects/{subject}/versions/{version}":              r.getVersion,
@@ -79,9 +94,11 @@ func (r *Registry) calls() map[string]call {
 		"PUT /config/{subject}":    r.putConfig,
 		"DELETE /config/{subject}": r.deleteConfig,
 		"GET /mode":                r.getGlobalMode,
-		"PUT /mode":                r.putMode,
+		"PUT /mode":                r.putGlobalMode,
+		"DELETE /mode":             r.deleteGlobalMode,
 		"GET /mode/{subject}":      r.getMode,
 		"PUT /mode/{subject}":      r.putMode,
+		"DELETE /mode/{subject}":   r.deleteMode,
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -135,6 +136,13 @@ func appendString(dst []byte, s string) []byte {
 
 func (n *node) set(key string, v node) {
 	n.keys, n.values = append(n.keys, key), append(n.values, v)
+}
+
+// with returns the object with another value of a key that it has.
+func (n node) with(key string, v node) node {
+	n.values = slices.Clone(n.values)
+	n.values[slices.Index(n.keys, key)] = v
+	return n
 }
 
 func str(s string) node { return node{kind: 's', text: s} }

@@ -76,7 +76,7 @@ func readProtobuf(text string) (protocompile.SearchResult, error) {
 	}
 	p := &descriptorpb.FileDescriptorProto{}
 	if err := (proto.UnmarshalOptions{RecursionLimit: maxProtobufDepth}).Unmarshal(b, p); err != nil {
-		return protocompile.SearchResult{}, fmt.Errorf("it is base64, but of no FileDescriptorProto: %w", err)
+		return protocompile.SearchResult{}, errors.New("it is base64, but of no FileDescriptorProto")
 	}
 	p.Name, p.SourceCodeInfo = proto.String(protobufFile), nil
 	nameJSON(p.Extension)
@@ -227,6 +227,16 @@ func normalizeMessage(m *descriptorpb.DescriptorProto) {
 func parseProtobuf(text string, dependencies []Dependency) (protobufModel, error) {
 	file, err := compileProtobuf(protocompile.SearchResult{Source: strings.NewReader(text)}, dependencies)
 	return protobufModel{file}, err
+}
+
+// serializedProtobuf is the descriptor of a file, in base64.
+func serializedProtobuf(text string, dependencies []Dependency) (string, error) {
+	file, err := compileProtobuf(protocompile.SearchResult{Source: strings.NewReader(text)}, dependencies)
+	if err != nil {
+		return "", err
+	}
+	b, err := serialized.Marshal(protodesc.ToFileDescriptorProto(file))
+	return base64.StdEncoding.EncodeToString(b), err
 }
 
 // confluentProtobuf are the files that serializers take for built in, besides Google's.

@@ -13,6 +13,7 @@ package schemaregistry
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -152,7 +153,9 @@ type Request struct {
 	Schema     string                     `json:"schema"`
 	SchemaType string                     `json:"schemaType"` // AVRO if empty
 	References []metadata.SchemaReference `json:"references"` // version -1 is the latest
-	// ID and Version are only for registries that import schemas.
+	Metadata   json.RawMessage            `json:"metadata"`   // of the latest version if it has neither metadata nor rules
+	RuleSet    json.RawMessage            `json:"ruleSet"`
+	// ID is for subjects in mode IMPORT, Version too: otherwise it is the next one, or none.
 	ID      int `json:"id"`
 	Version int `json:"version"`
 }
@@ -180,6 +183,12 @@ func (r *Registry) parse(ctx context.Context, q Request, normalize bool) (parsed
 		return parsedSchema{}, err
 	}
 	p := parsedSchema{schema: metadata.Schema{Type: t, References: refs}}
+	if p.schema.Metadata, err = canonicalObject(q.Metadata, &schemaMetadata{}); err != nil {
+		return p, invalidSchema("its metadata: %v", err)
+	}
+	if p.schema.RuleSet, err = canonicalObject(q.RuleSet, &ruleSet{}); err != nil {
+		return p, invalidRuleSet(err.Error())
+	}
 	dependencies, err := r.dependencies(ctx, refs)
 	if errors.Is(err, errNoReference) {
 		return p, invalidSchema("%v", err)
@@ -194,6 +203,57 @@ func (r *Registry) parse(ctx context.Context, q Request, normalize bool) (parsed
 		return p, invalidSchema("%v", err)
 	}
 	return p, nil
+}
+
+// schemaMetadata is the metadata of a schema as clients send them.
+type schemaMetadata struct {
+	Tags       map[string][]string `json:"tags"` // by path
+	Properties map[string]string   `json:"properties"`
+	Sensitive  []string            `json:"sensitive"` // names of properties
+}
+
+// A ruleSet is what serializers shall do. The registry keeps it and does none of it.
+type ruleSet struct {
+	Migration []rule `json:"migrationRules"`
+	Domain    []rule `json:"domainRules"`
+	Encoding  []rule `json:"encodingRules"`
+}
+
+type rule struct {
+	Name string `json:"name"`
+	Kind string `json:"kind"`
+	Mode string `json:"mode"`
+}
+
+// canonicalObject writes a JSON object, which must fit shape, without spaces and with its
+// properties in order; null and {} are nothing.
+func canonicalObject(raw json.RawMessage, shape any) (string, error) {
+	if len(raw) == 0 || string(raw) == "null" {
+		return "", nil
+	}
+	n, err := parseJSON(string(raw), maxDepth)
+	if err != nil {
+		return "", err
+	}
+	var wrong *json.UnmarshalTypeError
+	if err := json.Unmarshal(raw, shape); errors.As(err, &wrong) {
+		return "", fmt.Errorf("%q cannot be of type %s", cmp.Or(wrong.Field, "/"), wrong.Value)
+	} else if err != nil {
+		return "", err
+	}
+	if len(n.keys) == 0 {
+		return "", nil
+	}
+	n.sort()
+	return string(n.append(nil)), nil
+}
+
+// inherit gives a schema that has neither metadata nor rules those of the latest version.
+func inherit(s metadata.Schema, live []metadata.SubjectVersion) metadata.Schema {
+	if n := len(live); n > 0 && s.Metadata == "" && s.RuleSet == "" {
+		s.Metadata, s.RuleSet = live[n-1].Schema.Metadata, live[n-1].Schema.RuleSet
+	}
+	return s
 }
 
 // resolve replaces the version -1 of references by the latest.
@@ -229,7 +289,8 @@ func liveVersions(s metadata.Subject) []metadata.SubjectVersion {
 // find returns the newest of versions that is the schema.
 func find(versions []metadata.SubjectVersion, s metadata.Schema) (metadata.SubjectVersion, bool) {
 	for _, v := range slices.Backward(versions) {
-		if v.Schema.Type == s.Type && v.Schema.Text == s.Text && slices.Equal(v.Schema.References, s.References) {
+		if v.Schema.Type == s.Type && v.Schema.Text == s.Text && slices.Equal(v.Schema.References, s.References) &&
+			v.Schema.Metadata == s.Metadata && v.Schema.RuleSet == s.RuleSet {
 			return v, true
 		}
 	}
@@ -253,38 +314,85 @@ func (r *Registry) tryRegister(ctx context.Context, name string, q Request, norm
 	if err := checkSubject(name); err != nil {
 		return none, err
 	}
-	if q.ID > 0 {
-		return none, notPermitted("A schema cannot be registered with an id of the client's choice: this registry has only the mode READWRITE")
+	c, err := r.configOf(ctx, name)
+	if err != nil {
+		return none, err
 	}
 	subject, err := r.store.Subject(ctx, name)
 	if err != nil {
 		return none, err
 	}
-	p, err := r.parse(ctx, q, normalize)
+	p, err := r.parse(ctx, q, normalize || c.normalize())
 	if err != nil {
 		return none, err
 	}
 	live := liveVersions(subject)
-	if v, ok := find(live, p.schema); ok {
-		return v, nil
+	v, found := find(live, p.schema)
+	if !found {
+		p.schema = inherit(p.schema, live)
+		v, found = find(live, p.schema)
 	}
-	if n := len(subject.Versions); q.Version > 0 && (n == 0 && q.Version != 1 || n > 0 && q.Version != subject.Versions[n-1].Version+1) {
-		return none, invalidSchema("version %d is not the next one", q.Version)
+	switch {
+	case found && (q.ID <= 0 || q.ID == v.Schema.ID) && (q.Version <= 0 || q.Version == v.Version || c.mode != modeImport):
+		return v, nil
+	case found && q.ID > 0 && q.ID != v.Schema.ID:
+		return none, otherID(v.Schema.ID, q.ID)
+	}
+	if err := checkMode(name, c.mode, q.ID > 0); err != nil {
+		return none, err
+	}
+	if err := checkVersion(subject, q.Version, c.mode); err != nil {
+		return none, err
 	}
 	if err := r.checkLive(ctx, p.schema.References); err != nil {
 		return none, err
 	}
-	l, err := r.levelOf(ctx, name)
-	if err != nil {
-		return none, err
+	if c.mode != modeImport {
+		why, err := r.judge(ctx, c, p, live)
+		if err != nil {
+			return none, err
+		}
+		if why != nil {
+			return none, incompatible(fmt.Sprintf("Schema being registered is incompatible with an earlier schema for subject %q, details: %s", name, why))
+		}
 	}
-	if why, err := r.judge(ctx, l, p, live); err != nil {
-		return none, err
-	} else if why != nil {
-		return none, incompatible(fmt.Sprintf("Schema being registered is incompatible with an earlier schema for subject %q, details: %s", name, why))
-	}
+	p.schema.ID = max(q.ID, 0)
 	// The subject may have been written since, or a reference deleted: then all is read anew.
-	return r.store.RegisterSchema(ctx, subject, p.schema)
+	v, err = r.store.RegisterSchema(ctx, subject, max(q.Version, 0), p.schema)
+	if errors.Is(err, metadata.ErrSchemaIDTaken) {
+		return v, notPermitted(fmt.Sprintf("Schema id %d cannot be written over: %v", q.ID, err))
+	}
+	return v, err
+}
+
+// checkMode says whether a new version may come, with an id or without.
+func checkMode(subject string, m mode, hasID bool) error {
+	switch {
+	case m.readOnly():
+		return notPermitted(fmt.Sprintf("Subject %s is in read-only mode: its mode is %s", subject, m))
+	case hasID && m != modeImport:
+		return notPermitted(fmt.Sprintf("Subject %s is not in import mode: only then a schema may come with its id", subject))
+	case !hasID && m == modeImport:
+		return notPermitted(fmt.Sprintf("Subject %s is not in read-write mode: its mode is %s, in which schemas come with their ids", subject, m))
+	}
+	return nil
+}
+
+// checkVersion refuses a version that is not the next one, or in mode IMPORT not free.
+func checkVersion(subject metadata.Subject, version int, m mode) error {
+	if version <= 0 {
+		return nil
+	}
+	next := 1
+	for _, v := range subject.Versions {
+		if next = v.Version + 1; v.Version == version {
+			return invalidSchema("version %d is there already", version)
+		}
+	}
+	if m != modeImport && version != next {
+		return invalidSchema("version %d is not the next one", version)
+	}
+	return nil
 }
 
 // checkLive refuses references to soft deleted versions, which only what refers to them
@@ -300,20 +408,6 @@ func (r *Registry) checkLive(ctx context.Context, refs []metadata.SchemaReferenc
 		}
 	}
 	return nil
-}
-
-// levelOf returns the level that holds for a subject.
-func (r *Registry) levelOf(ctx context.Context, subject string) (level, error) {
-	for _, s := range []string{subject, ""} {
-		l, err := r.store.Compatibility(ctx, s)
-		if err != nil {
-			return "", err
-		}
-		if l != "" {
-			return level(l), nil
-		}
-	}
-	return levelBackward, nil
 }
 
 // A verdict lists why a schema is not compatible with a version.
@@ -338,12 +432,17 @@ func (v *verdict) messages() []string {
 func (v *verdict) String() string { return fmt.Sprint(v.messages()) }
 
 // judge compares a schema with those of the versions that the level names, the newest first,
-// and returns the first verdict against it, nil if there is none.
-func (r *Registry) judge(ctx context.Context, l level, p parsedSchema, versions []metadata.SubjectVersion) (*verdict, error) {
+// and returns the first verdict against it, nil if there is none. With a compatibility group
+// only versions count whose metadata have the same value of that property.
+func (r *Registry) judge(ctx context.Context, c config, p parsedSchema, versions []metadata.SubjectVersion) (*verdict, error) {
+	l := c.level
 	if l == levelNone {
 		return nil, nil
 	}
 	for _, v := range slices.Backward(versions) {
+		if c.Group != "" && property(v.Schema, c.Group) != property(p.schema, c.Group) {
+			continue
+		}
 		dependencies, err := r.dependencies(ctx, v.Schema.References)
 		if err != nil {
 			return nil, fmt.Errorf("subject %s version %d: %w", v.Subject, v.Version, err)
@@ -352,7 +451,7 @@ func (r *Registry) judge(ctx context.Context, l level, p parsedSchema, versions 
 		if err != nil {
 			return nil, fmt.Errorf("subject %s version %d: %w", v.Subject, v.Version, err)
 		}
-		if why := incompatibleAt(l, false, p.model, older); len(why) > 0 {
+		if why := incompatibleAt(l, c.lenient(), p.model, older); len(why) > 0 {
 			return &verdict{v, l, why}, nil
 		}
 		if !l.transitive() {
@@ -360,6 +459,15 @@ func (r *Registry) judge(ctx context.Context, l level, p parsedSchema, versions 
 		}
 	}
 	return nil, nil
+}
+
+// property returns a property of a schema's metadata, "" if it has none of that name.
+func property(s metadata.Schema, name string) string {
+	var m schemaMetadata
+	if s.Metadata == "" || json.Unmarshal([]byte(s.Metadata), &m) != nil {
+		return ""
+	}
+	return m.Properties[name]
 }
 
 func checkSubject(name string) error {

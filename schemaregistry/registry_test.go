@@ -56,7 +56,7 @@ func TestRegisterConcurrently(t *testing.T) {
 			r := registries[g%2]
 			for _, subject := range []string{"shared", fmt.Sprintf("own-%d", g%10)} {
 				text := fmt.Sprintf(`{"type":"enum","name":"E%d","symbols":["A"]}`, g%schemas)
-				if err := r.store.SetCompatibility(t.Context(), subject, "NONE"); err != nil {
+				if err := r.store.ChangeSubjectConfig(t.Context(), subject, func(c *metadata.SubjectConfig) { c.Compatibility = "NONE" }); err != nil {
 					t.Error(err)
 					return
 				}
