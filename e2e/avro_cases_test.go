@@ -1,0 +1,345 @@
+package e2e
+
+import (
+	"context"
+	wire "encoding/binary"
+	"fmt"
+	"math"
+	"math/big"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sr"
+)
+
+// An avroCase is a topic: what is written with which version of its schema, and what engines
+// read. Rows are told apart by their first column.
+type avroCase struct {
+	topic    string
+	config   []string // of the topic
+	versions []string
+	records  []versioned
+	columns  string
+	want     string // CSV, sorted
+	dead     int64
+}
+
+// versioned is a value and the version that it is written with. A []byte is the payload itself;
+// nil is a record without a value.
+type versioned struct {
+	version int
+	value   any
+}
+
+type obj = map[string]any
+
+// in is a branch of a union.
+func in(branch string, v any) obj { return obj{branch: v} }
+
+func rec(fields string) string { return `{"type":"record","name":"R","fields":[` + fields + `]}` }
+
+func field(name, typ string) string { return fmt.Sprintf(`{"name":%q,"type":%s}`, name, typ) }
+
+const (
+	idField = `{"name":"id","type":"long"}`
+	micros  = int64(1_700_000_000_123_456) // 2023-11-14T22:13:20.123456Z
+)
+
+func avroCases() []avroCase {
+	nine := func(more string) string {
+		f := []string{idField}
+		for i := range 8 {
+			f = append(f, field(fmt.Sprintf("f%d", i), `"int"`))
+			if i == 3 && more != "" {
+				f = append(f, more)
+			}
+		}
+		return rec(strings.Join(f, ","))
+	}
+	ninth := func(id int64, more obj) obj {
+		v := obj{"id": id}
+		for i := range 8 {
+			v[fmt.Sprintf("f%d", i)] = int(id)*10 + i
+		}
+		for k, x := range more {
+			v[k] = x
+		}
+		return v
+	}
+	middle := obj{"mid": obj{"a": "x", "b": nil}}
+	decimal := func(p, s int) string {
+		return fmt.Sprintf(`{"type":"bytes","logicalType":"decimal","precision":%d,"scale":%d}`, p, s)
+	}
+	return []avroCase{
+		{
+			topic:    "field-in-the-middle",
+			versions: []string{nine(""), nine(`{"name":"mid","default":{"a":"d","b":null},"type":{"type":"record","name":"M","fields":[{"name":"a","type":"string"},{"name":"b","type":["null","int"]}]}}`)},
+			records:  []versioned{{0, ninth(1, nil)}, {1, ninth(2, middle)}, {0, ninth(3, nil)}, {1, ninth(4, middle)}},
+			columns:  "id, f3, f4, f7, mid",
+			want:     "id,f3,f4,f7,mid\n1,13,14,17,NULL\n2,23,24,27,\"{\"\"a\"\":\"\"x\"\",\"\"b\"\":null}\"\n3,33,34,37,NULL\n4,43,44,47,\"{\"\"a\"\":\"\"x\"\",\"\"b\"\":null}\"\n",
+		},
+		{
+			topic: "nested-fields",
+			versions: []string{
+				rec(idField + `,{"name":"customer","type":{"type":"record","name":"C","fields":[{"name":"n","type":"int"}]}},{"name":"items","type":{"type":"array","items":{"type":"record","name":"I","fields":[{"name":"p","type":"int"}]}}},{"name":"meta","type":{"type":"map","values":{"type":"record","name":"V","fields":[{"name":"k","type":"string"}]}}}`),
+				rec(idField + `,{"name":"customer","type":{"type":"record","name":"C","fields":[{"name":"n","type":"int"},{"name":"more","type":{"type":"record","name":"D","fields":[{"name":"mail","type":"string"}]}}]}},{"name":"items","type":{"type":"array","items":{"type":"record","name":"I","fields":[{"name":"p","type":"int"},{"name":"qty","type":"int"}]}}},{"name":"meta","type":{"type":"map","values":{"type":"record","name":"V","fields":[{"name":"k","type":"string"},{"name":"v","type":"string"}]}}}`),
+			},
+			records: []versioned{
+				{0, obj{"id": int64(1), "customer": obj{"n": 1}, "items": []any{obj{"p": 1}}, "meta": obj{"m": obj{"k": "a"}}}},
+				{1, obj{"id": int64(2), "customer": obj{"n": 2, "more": obj{"mail": "x"}}, "items": []any{obj{"p": 2, "qty": 3}}, "meta": obj{"m": obj{"k": "a", "v": "b"}}}},
+			},
+			columns: "id, customer, items, meta",
+			want: "id,customer,items,meta\n" +
+				"1,\"{\"\"more\"\":null,\"\"n\"\":1}\",\"[{\"\"p\"\":1,\"\"qty\"\":null}]\",\"{\"\"m\"\":{\"\"k\"\":\"\"a\"\",\"\"v\"\":null}}\"\n" +
+				"2,\"{\"\"more\"\":{\"\"mail\"\":\"\"x\"\"},\"\"n\"\":2}\",\"[{\"\"p\"\":2,\"\"qty\"\":3}]\",\"{\"\"m\"\":{\"\"k\"\":\"\"a\"\",\"\"v\"\":\"\"b\"\"}}\"\n",
+		},
+		{
+			topic:    "case-differs",
+			versions: []string{rec(idField + `,{"name":"userId","type":"int"}`), rec(idField + `,{"name":"userid","type":"int"}`)},
+			records:  []versioned{{0, obj{"id": int64(1), "userId": 5}}, {1, obj{"id": int64(2), "userid": 6}}},
+			columns:  "id, userId",
+			want:     "id,userId\n1,5\n2,6\n",
+		},
+		{
+			topic: "required-fields-vanish",
+			versions: []string{
+				rec(idField + `,{"name":"s","type":"string"},{"name":"cdc","type":{"type":"record","name":"X","fields":[{"name":"key","type":{"type":"record","name":"K","fields":[{"name":"a","type":"int"},{"name":"b","type":"int"}]}}]}}`),
+				rec(idField + `,{"name":"cdc","type":{"type":"record","name":"X","fields":[{"name":"key","type":{"type":"record","name":"K","fields":[{"name":"a","type":"int"}]}}]}}`),
+			},
+			records: []versioned{{0, obj{"id": int64(1), "s": "x", "cdc": obj{"key": obj{"a": 1, "b": 2}}}}, {1, obj{"id": int64(2), "cdc": obj{"key": obj{"a": 3}}}}},
+			columns: "id, s, cdc",
+			want:    "id,s,cdc\n1,x,\"{\"\"key\"\":{\"\"a\"\":1,\"\"b\"\":2}}\"\n2,NULL,\"{\"\"key\"\":{\"\"a\"\":3,\"\"b\"\":null}}\"\n",
+		},
+		{
+			topic:    "recursion",
+			versions: []string{`{"type":"record","name":"Node","fields":[{"name":"id","type":"long"},{"name":"next","type":["null","Node"]}]}`},
+			records: []versioned{
+				{0, obj{"id": int64(1), "next": nil}},
+				{0, obj{"id": int64(2), "next": in("Node", obj{"id": int64(3), "next": in("Node", obj{"id": int64(4), "next": nil})})}},
+			},
+			columns: "id, next",
+			want:    "id,next\n1,NULL\n2,\"{\"\"id\"\":3,\"\"next\"\":{\"\"id\"\":4,\"\"next\"\":null}}\"\n",
+		},
+		{
+			topic:    "uuids",
+			versions: []string{rec(idField + `,{"name":"t","type":{"type":"string","logicalType":"uuid"}},{"name":"f","type":{"type":"fixed","name":"U","size":16,"logicalType":"uuid"}}`)},
+			records:  []versioned{{0, raw(1, "00112233-4455-6677-8899-aabbccddeeff", []byte("\x00\x11\x22\x33\x44\x55\x66\x77\x88\x99\xaa\xbb\xcc\xdd\xee\xff"))}},
+			columns:  "id, t, f",
+			want:     "id,t,f\n1,00112233-4455-6677-8899-aabbccddeeff,00112233-4455-6677-8899-aabbccddeeff\n",
+		},
+		{
+			topic: "logical-types",
+			versions: []string{rec(idField + `,{"name":"instant","type":{"type":"long","logicalType":"timestamp-micros"}},{"name":"wall","type":{"type":"long","logicalType":"local-timestamp-micros"}},` +
+				`{"name":"beside","type":"long","logicalType":"timestamp-millis"},{"name":"nanos","type":{"type":"long","logicalType":"timestamp-nanos"}},` +
+				`{"name":"debezium","type":{"type":"long","connect.name":"io.debezium.time.MicroTimestamp"}},{"name":"zoned","type":{"type":"string","connect.name":"io.debezium.time.ZonedTimestamp"}},` +
+				`{"name":"day","type":{"type":"int","logicalType":"date"}},{"name":"clock","type":{"type":"int","logicalType":"time-millis"}},{"name":"odd","type":{"type":"long","logicalType":"parsecs"}}`)},
+			records: []versioned{
+				{0, raw(1, micros, micros, micros/1000, micros*1000+999, micros, "2023-11-15T06:13:20.123456+08:00", int64(-1), int64(86_399_999), int64(7))},
+				{0, raw(2, int64(-1), int64(-1), int64(-1), int64(-1), int64(-1), "1969-12-31T23:59:59.999999Z", int64(-719_162), int64(0), int64(math.MinInt64))},
+				{0, raw(3, int64(253_402_300_799_999_999), int64(253_402_300_799_999_999), int64(0), int64(0), int64(0), "0001-01-01T00:00:00Z", int64(2_932_896), int64(1), int64(0))},
+			},
+			columns: "id, instant, wall, beside, nanos, debezium, zoned, day, clock, odd",
+			want: "id,instant,wall,beside,nanos,debezium,zoned,day,clock,odd\n" +
+				"1,2023-11-14T22:13:20.123456,2023-11-14T22:13:20.123456,2023-11-14T22:13:20.123000,2023-11-14T22:13:20.123456,2023-11-14T22:13:20.123456,2023-11-14T22:13:20.123456,1969-12-31,23:59:59.999000,7\n" +
+				"2,1969-12-31T23:59:59.999999,1969-12-31T23:59:59.999999,1969-12-31T23:59:59.999000,1969-12-31T23:59:59.999999,1969-12-31T23:59:59.999999,1969-12-31T23:59:59.999999,0001-01-01,00:00:00,-9223372036854775808\n" +
+				"3,9999-12-31T23:59:59.999999,9999-12-31T23:59:59.999999,1970-01-01T00:00:00.000000,1970-01-01T00:00:00.000000,1970-01-01T00:00:00.000000,0001-01-01T00:00:00.000000,9999-12-31,00:00:00.001000,0\n",
+		},
+		{
+			topic: "types-widen",
+			versions: []string{
+				rec(idField + `,{"name":"i","type":"int"},{"name":"f","type":"float"},{"name":"d","type":` + decimal(10, 2) + `}`),
+				rec(idField + `,{"name":"i","type":"long"},{"name":"f","type":"double"},{"name":"d","type":` + decimal(12, 2) + `}`),
+			},
+			records: []versioned{
+				{0, obj{"id": int64(1), "i": math.MinInt32, "f": float32(1.5), "d": big.NewRat(-1, 100)}},
+				{1, obj{"id": int64(2), "i": int64(math.MaxInt64), "f": 0.1, "d": big.NewRat(999_999_999_999, 100)}},
+				{0, obj{"id": int64(3), "i": math.MaxInt32, "f": float32(0), "d": big.NewRat(5, 1)}},
+			},
+			columns: "id, i, f, d",
+			want:    "id,i,f,d\n1,-2147483648,1.5,-0.01\n2,9223372036854775807,0.1,9999999999.99\n3,2147483647,0.0,5.00\n",
+		},
+		{
+			topic:    "types-exclude-each-other",
+			versions: []string{rec(idField + `,{"name":"x","type":"string"}`), rec(idField + `,{"name":"x","type":{"type":"long","logicalType":"timestamp-micros"}}`)},
+			records:  []versioned{{0, obj{"id": int64(1), "x": "a"}}, {1, raw(2, micros)}, {0, obj{"id": int64(3), "x": "b"}}},
+			columns:  "id, x",
+			want:     "id,x\n1,a\n3,b\n",
+			dead:     1,
+		},
+		{
+			topic:    "types-side-by-side",
+			config:   []string{"table.topic.on.incompatible", "new-column"},
+			versions: []string{rec(idField + `,{"name":"x","type":"string"}`), rec(idField + `,{"name":"x","type":{"type":"long","logicalType":"timestamp-micros"}}`), rec(idField + `,{"name":"x","type":` + decimal(12, 4) + `}`)},
+			records:  []versioned{{0, obj{"id": int64(1), "x": "a"}}, {1, raw(2, micros)}, {0, obj{"id": int64(3), "x": "b"}}, {2, obj{"id": int64(4), "x": big.NewRat(1, 8)}}},
+			columns:  "id, x, x__v2, x__v3",
+			want:     "id,x,x__v2,x__v3\n1,a,NULL,NULL\n2,NULL,2023-11-14T22:13:20.123456,NULL\n3,b,NULL,NULL\n4,NULL,NULL,0.1250\n",
+		},
+		{
+			topic:    "null-is-not-the-default",
+			versions: []string{rec(idField + `,{"name":"c","type":["string","null"],"default":""},{"name":"d","type":["null",{"type":"string","connect.default":"x"}],"default":null}`)},
+			records:  []versioned{{0, obj{"id": int64(1), "c": nil, "d": nil}}, {0, obj{"id": int64(2), "c": in("string", ""), "d": in("string", "")}}},
+			columns:  "id, c, d",
+			want:     "id,c,d\n1,NULL,NULL\n2,,\n",
+		},
+		{
+			topic:    "maps-and-nulls",
+			versions: []string{rec(idField + `,{"name":"m","type":{"type":"map","values":{"type":"record","name":"V","fields":[{"name":"a","type":"int"},{"name":"b","type":"string"}]}}},{"name":"after","type":"string"},{"name":"l","type":{"type":"array","items":["null","string"]}}`)},
+			records:  []versioned{{0, obj{"id": int64(1), "m": obj{"k": obj{"a": 1, "b": "x"}}, "after": "y", "l": []any{in("string", "a"), nil, in("string", "b")}}}, {0, obj{"id": int64(2), "m": obj{}, "after": "", "l": []any{}}}},
+			columns:  "id, m, after, l",
+			want:     "id,m,after,l\n1,\"{\"\"k\"\":{\"\"a\"\":1,\"\"b\"\":\"\"x\"\"}}\",y,\"[\"\"a\"\",null,\"\"b\"\"]\"\n2,{},,[]\n",
+		},
+		{
+			topic:    "root-long",
+			versions: []string{`"long"`},
+			records:  []versioned{{0, int64(math.MinInt64)}, {0, int64(5)}},
+			columns:  "value",
+			want:     "value\n-9223372036854775808\n5\n",
+		},
+		{
+			topic:    "root-array",
+			versions: []string{`{"type":"array","items":"int"}`},
+			records:  []versioned{{0, []int{1, 2}}, {0, []int{}}},
+			columns:  "value",
+			want:     "value\n\"[1,2]\"\n[]\n",
+		},
+		{
+			topic:    "root-union",
+			versions: []string{`["null","string"]`},
+			records:  []versioned{{0, in("string", "a")}, {0, rawBody{0}}},
+			columns:  "value",
+			want:     "value\nNULL\na\n",
+		},
+		{
+			topic:    "renamed-by-alias",
+			versions: []string{rec(idField + `,{"name":"old","type":"int"}`), rec(idField + `,{"name":"new","aliases":["old"],"type":"long"}`)},
+			records:  []versioned{{0, obj{"id": int64(1), "old": 1}}, {1, obj{"id": int64(2), "new": int64(1 << 40)}}, {0, obj{"id": int64(3), "old": 3}}},
+			columns:  "id, new",
+			want:     "id,new\n1,1\n2,1099511627776\n3,3\n",
+		},
+		{
+			topic:    "nested.partition-source",
+			config:   []string{"table.topic.partition.by", "hour(_kafka.timestamp), a.b"},
+			versions: []string{rec(idField + `,{"name":"a","type":{"type":"record","name":"A","fields":[{"name":"b","type":"string"}]}}`)},
+			records:  []versioned{{0, obj{"id": int64(1), "a": obj{"b": "x/y=z"}}}, {0, obj{"id": int64(2), "a": obj{"b": "ü"}}}},
+			columns:  "id, a",
+			want:     "id,a\n1,\"{\"\"b\"\":\"\"x/y=z\"\"}\"\n2,\"{\"\"b\"\":\"\"ü\"\"}\"\n",
+		},
+		{
+			topic:    "bad-among-good",
+			versions: []string{rec(idField + `,{"name":"s","type":["null","string"]}`)},
+			records: []versioned{
+				{0, obj{"id": int64(1), "s": in("string", "a")}}, {0, []byte{0, 0, 0, 0, 99, 2}}, {0, []byte(`{"not":"wire"}`)}, {0, raw(2)},
+				{0, nil}, {0, obj{"id": int64(3), "s": nil}},
+			},
+			columns: "id, s",
+			want:    "id,s\n1,a\n3,NULL\nNULL,NULL\n",
+			dead:    3,
+		},
+	}
+}
+
+// rawBody is the encoded fields of a record, for what the encoder would take in another form.
+type rawBody []byte
+
+// raw encodes a record whose first field is an id: int64 as numbers, strings with their length,
+// bytes as they are.
+func raw(id int64, fields ...any) rawBody {
+	b := wire.AppendVarint(nil, id)
+	for _, f := range fields {
+		switch f := f.(type) {
+		case int64:
+			b = wire.AppendVarint(b, f)
+		case string:
+			b = append(wire.AppendVarint(b, int64(len(f))), f...)
+		case []byte:
+			b = append(b, f...)
+		}
+	}
+	return b
+}
+
+// Whatever the versions of a schema are, and whatever the time zone of the server, each value is what
+// two engines read; what cannot become a row is a dead letter, and its neighbours are rows.
+func TestAvroCasesInTwoEngines(t *testing.T) {
+	t.Parallel()
+	for _, zone := range []string{"Asia/Shanghai", "America/New_York"} {
+		t.Run(strings.ReplaceAll(zone, "/", "-"), func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t)
+			s.env = []string{"TZ=" + zone}
+			s.start()
+			cases := avroCases()
+			for _, c := range cases {
+				c.produce(t, s)
+			}
+			var statements []string
+			for _, c := range cases {
+				c.await(t, s)
+				statements = append(statements, fmt.Sprintf("SELECT %s FROM ice.default.%s", c.columns, strings.NewReplacer("-", "_", ".", "_").Replace(c.topic)))
+			}
+			for _, engine := range []string{"duckdb", "pyiceberg"} {
+				got := run(t, nil, "lab/query", append([]string{engine, "--uri", s.catalogURL(), "--sort"}, statements...)...)
+				for i, result := range strings.SplitN(got, "\n\n", len(cases)) {
+					if strings.TrimSuffix(result, "\n") != strings.TrimSuffix(cases[i].want, "\n") {
+						t.Errorf("%s: %s reads\n%s\nwant\n%s", cases[i].topic, engine, result, cases[i].want)
+					}
+				}
+				if n := strings.Count(got, "\n\n") + 1; n != len(cases) {
+					t.Errorf("%s: %d results of %d statements", engine, n, len(cases))
+				}
+			}
+		})
+	}
+}
+
+// produce writes the records of c to one partition.
+func (c avroCase) produce(t *testing.T, s *server) {
+	t.Helper()
+	s.createTopic(c.topic, 1, 500*time.Millisecond, c.config...)
+	registry := s.registry()
+	for _, r := range registry.SetCompatibility(context.Background(), sr.SetCompatibility{Level: sr.CompatNone}, c.topic+"-value") {
+		if r.Err != nil {
+			t.Fatal(r.Err)
+		}
+	}
+	var headers [][]byte
+	for _, v := range c.versions {
+		headers = append(headers, registerSchema(t, s, c.topic+"-value", v))
+	}
+	cl := s.client(kgo.DefaultProduceTopic(c.topic))
+	for i, r := range c.records {
+		var value []byte
+		switch v := r.value.(type) {
+		case nil:
+		case []byte:
+			value = v
+		case rawBody:
+			value = slices.Concat(headers[r.version], v)
+		default:
+			value = encoded(t, headers[r.version], c.versions[r.version], v)
+		}
+		if err := cl.ProduceSync(context.Background(), &kgo.Record{Value: value}).FirstErr(); err != nil {
+			t.Fatalf("%s: record %d: %v", c.topic, i, err)
+		}
+	}
+}
+
+// await waits until each record is a row or a dead letter.
+func (c avroCase) await(t *testing.T, s *server) {
+	t.Helper()
+	waitForTable(t, s, c.topic, int64(len(c.records))-c.dead, 60*time.Second)
+	if c.dead == 0 {
+		return
+	}
+	ends, err := kadm.NewClient(s.client()).ListEndOffsets(context.Background(), c.topic+".dlq")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o, _ := ends.Lookup(c.topic+".dlq", 0); o.Offset != c.dead {
+		t.Errorf("%s: %d dead letters, want %d", c.topic, o.Offset, c.dead)
+	}
+}
