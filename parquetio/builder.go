@@ -40,6 +40,11 @@ type Builder struct {
 	room int // values that it may still put into lists and maps
 	bad  DecodeError
 	err  error // instead of bad
+
+	// of Protobuf records
+	folded [][]byte // messages that wait until they are whole, nil between records
+	order  []int32  // of the keys of a map
+	spare  []column // of the table, empty between records
 }
 
 // A RecordMeta is what the Kafka column holds.

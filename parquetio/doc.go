@@ -6,7 +6,7 @@
 // of each record and appends to raw column buffers, which become Arrow arrays without a
 // copy ([Builder.Finish]), which a [Writer] encodes into one Parquet file in memory.
 //
-//	writer schema ─▶ ParseAvro ─▶ TableSchema / Evolve ─▶ Iceberg schema
+//	writer schema ─▶ Parse… ───▶ TableSchema / Evolve ─▶ Iceberg schema
 //	                     │                                   │
 //	                     └────────────── Compile ◀───────────┘
 //	                                        │
@@ -55,6 +55,34 @@
 // timestamptz and decimal. A logical type that does not fit its base type is ignored, as
 // Avro demands.
 //
+// Protobuf, from the Protobuf Language Specification for proto2, proto3 and editions:
+//
+//	bool                             boolean
+//	int32, sint32, sfixed32          int
+//	int64, sint64, sfixed64          long
+//	uint32, fixed32                  long
+//	uint64, fixed64                  decimal(20, 0)
+//	float, double                    float, double
+//	string, bytes                    string, binary
+//	enum                             string: the name, or the number of a value without one
+//	message, group                   struct; without fields: struct<_present boolean>, always true
+//	repeated T                       list<T>, empty if there is none
+//	map<K, T>                        map<K, T>, with keys of any type that Protobuf has, empty if there is none
+//	arms of a oneof                  columns of their own, of which at most one is not null
+//	a message inside itself          string: the inner value as JSON
+//	google.protobuf.Timestamp        timestamptz, rounded down to the microsecond
+//	google.protobuf.Duration         long: microseconds, rounded down
+//	google.protobuf.BoolValue, …     boolean, …: the type that is wrapped, optional
+//	google.protobuf.Struct, Value, ListValue   string: the value as JSON
+//	google.protobuf.Any              struct<type_url string, value binary>, as any other message
+//
+// A field with presence that is not set is NULL, whatever default the schema states: all of
+// proto2, messages, arms of a oneof, and what is declared optional or, in editions, explicit.
+// A field without presence that is not set has its zero value, for nothing tells it from one
+// that was set to zero. A record that lacks a required field is refused. Fields that the schema
+// does not have, extensions among them, are skipped; so is a field in the encoding of another
+// type. An entry of a map whose key comes again is replaced. Enums are open, as in proto3.
+//
 // A schema whose root is no record, a union included, makes the single column "value". So do
 // payloads that are plain text ([StringValue]) or bytes ([BytesValue]). A schema of keys makes one
 // column beside those of the values ([ValueSchema.AsKey]).
@@ -63,7 +91,9 @@
 // fixed in base64; date, time and timestamp in ISO 8601; decimal as a string; not-a-number
 // and infinities as the strings NaN, Infinity, -Infinity. Where a union has two or more
 // branches besides null, a record is wrapped in an object whose one key is the full name
-// of the record, so that its type is not lost.
+// of the record, so that its type is not lost. A message is an object of its fields by their
+// names in the schema, without those that would be NULL as columns; the messages of Google's
+// that have a form of their own in ProtoJSON have that, but Any.
 //
 // Names are kept as they are. Columns are matched by exact name, then without regard to
 // case; two fields of one record that differ by case alone are refused, because half of
@@ -76,6 +106,9 @@
 // size is not that of its items, a time outside one day, a timestamp that does not fit
 // microseconds in 64 bits, a decimal wider than its column, more than [MaxValues] values
 // in lists and maps.
+//
+// Of Protobuf also: a field number that is 0 or above 2^29-1, a group that does not end, a
+// message nested deeper than 100 levels. Text must be UTF-8 in proto2 as well.
 package parquetio
 
 // MappingVersion is the version of the type mapping above, kept as a property of each

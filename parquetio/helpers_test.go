@@ -33,11 +33,17 @@ type rig struct {
 
 func newRig(t testing.TB, schema string) *rig {
 	t.Helper()
-	r := &rig{t: t}
-	var err error
-	if r.value, err = ParseAvro(schema); err != nil {
+	v, err := ParseAvro(schema)
+	if err != nil {
 		t.Fatal(err)
 	}
+	return rigOf(t, v)
+}
+
+func rigOf(t testing.TB, v *ValueSchema) *rig {
+	t.Helper()
+	r := &rig{t: t, value: v}
+	var err error
 	if r.table, err = withKafka.TableSchema(r.value); err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +182,7 @@ func plain(a arrow.Array, i int) any {
 		from, to := a.ValueOffsets(i)
 		out := map[string]any{}
 		for k := from; k < to; k++ {
-			out[plain(a.Keys(), int(k)).(string)] = plain(a.Items(), int(k))
+			out[fmt.Sprint(plain(a.Keys(), int(k)))] = plain(a.Items(), int(k))
 		}
 		return out
 	case *array.List:

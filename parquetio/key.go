@@ -49,7 +49,7 @@ func (v *ValueSchema) asColumn(name string) iceberg.NestedField {
 	case v.Single: // always null
 		f.Type, f.Required = iceberg.PrimitiveTypes.String, false
 	case len(v.Fields) == 0:
-		f.Type = &iceberg.StructType{FieldList: []iceberg.NestedField{{Name: PresentField, Type: iceberg.PrimitiveTypes.Bool, Required: true}}}
+		f.Type = &iceberg.StructType{FieldList: []iceberg.NestedField{presentField}}
 	default:
 		f.Type = &iceberg.StructType{FieldList: v.Fields}
 	}

@@ -10,6 +10,8 @@ import (
 // PresentField is the one field of a struct that stands for a record without fields.
 const PresentField = "_present"
 
+var presentField = iceberg.NestedField{Name: PresentField, Type: iceberg.PrimitiveTypes.Bool, Required: true}
+
 // rootColumn holds the value of a schema whose root is no record.
 const rootColumn = "value"
 
@@ -123,7 +125,7 @@ func (m *mapper) typeOf(n *node, path string) (t iceberg.Type, required bool, er
 			return nil, false, err
 		}
 		if len(fields) == 0 {
-			fields = []iceberg.NestedField{{Name: PresentField, Type: iceberg.PrimitiveTypes.Bool, Required: true}}
+			fields = []iceberg.NestedField{presentField}
 		}
 		return &iceberg.StructType{FieldList: fields}, true, nil
 	case wireArray:

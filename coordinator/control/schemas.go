@@ -12,7 +12,7 @@ import (
 
 // A RegisteredSchema is a schema as the registry has it.
 type RegisteredSchema struct {
-	Type       string // AVRO; empty means AVRO
+	Type       string // AVRO or PROTOBUF; empty means AVRO
 	Text       string
 	References []parquetio.Reference // the schemas that it names, each after those that it names itself
 }
@@ -59,10 +59,14 @@ func (s *Schemas) Value(ctx context.Context, w Writer) (*parquetio.ValueSchema, 
 	if err != nil {
 		return nil, fmt.Errorf("schema %s: %w", w, err)
 	}
-	if r.Type != "" && r.Type != "AVRO" {
-		return nil, fmt.Errorf("schema %s: %w: type %s has no table mapping yet; use Avro", w, ErrUnusableSchema, r.Type)
+	switch r.Type {
+	case "", "AVRO":
+		v, err = parquetio.ParseAvro(r.Text, r.References...)
+	case "PROTOBUF":
+		v, err = parquetio.ParseProtobuf(r.Text, w.Message, r.References...)
+	default:
+		err = fmt.Errorf("type %s has no table mapping yet; use Avro or Protobuf", r.Type)
 	}
-	v, err = parquetio.ParseAvro(r.Text, r.References...)
 	if err != nil {
 		return nil, fmt.Errorf("schema %s: %w: %w", w, ErrUnusableSchema, err)
 	}

@@ -30,6 +30,7 @@ var level = map[string]int{
 	"internal/invariant":          0,
 	"internal/lab":                0,
 	"internal/clickstream":        0,
+	"internal/protofile":          0,
 	"internal/archtest":           0,
 	"streamstore":                 1,
 	"streamstore/streamstoretest": 1,

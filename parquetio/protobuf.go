@@ -1,0 +1,254 @@
+package parquetio
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/apache/iceberg-go"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/tabletopic/tabletopic/internal/protofile"
+)
+
+// maxMessageIndexes bounds how deep the message of a record may be declared inside others.
+const maxMessageIndexes = 32
+
+// ParseProtobuf maps a message of a Protobuf schema to columns. The schema is a file, as text
+// or as a FileDescriptorProto in base64; message is as [SplitMessageIndexes] and
+// [MessageIndexes] return it. References are the files that it imports, directly or not, by
+// the path of the import. The error names the field and the reason.
+func ParseProtobuf(schema, message string, references ...Reference) (*ValueSchema, error) {
+	file, err := compileProtobuf(schema, references)
+	if err != nil {
+		return nil, err
+	}
+	path := []int{0}
+	if message != "" {
+		if path, _, err = readIndexes([]byte(message)); err != nil {
+			return nil, err
+		}
+	}
+	md, err := protofile.Message(file, path...)
+	if err != nil {
+		return nil, err
+	}
+	m := protobufMapper{open: map[protoreflect.FullName]bool{}}
+	fields, err := m.fields(md, "")
+	if err != nil {
+		return nil, err
+	}
+	id := 0
+	return &ValueSchema{Fields: assignIDs(fields, &id), writer: protobufWriter{md}}, nil
+}
+
+// MessageIndexes returns the message of that full name, as [ParseProtobuf] takes it.
+func MessageIndexes(schema, name string, references ...Reference) (message string, err error) {
+	file, err := compileProtobuf(schema, references)
+	if err != nil {
+		return "", err
+	}
+	path, err := protofile.Path(file, name)
+	if err != nil {
+		return "", err
+	}
+	return appendIndexes(path), nil
+}
+
+// SplitMessageIndexes splits what stands before a Protobuf message in the wire format of
+// registries from the message: the number of indexes and the indexes, which say where in the
+// schema the message is declared, as zig-zag numbers, or one zero byte for the first message.
+// The same message always gives the same text, which is empty for the first.
+func SplitMessageIndexes(payload []byte) (message string, rest []byte, err error) {
+	if len(payload) > 0 && payload[0] == 0 {
+		return "", payload[1:], nil
+	}
+	path, n, err := readIndexes(payload)
+	if err != nil {
+		return "", nil, err
+	}
+	return appendIndexes(path), payload[n:], nil
+}
+
+func readIndexes(p []byte) (path []int, n int, err error) {
+	count, i := readLong(p, 0)
+	if i < 0 || count < 1 || count > maxMessageIndexes {
+		return nil, 0, fmt.Errorf("message indexes: their number is missing, or not 1 to %d", maxMessageIndexes)
+	}
+	path = make([]int, count)
+	for k := range path {
+		index, next := readLong(p, i)
+		if next < 0 || index < 0 || index > 1<<30 {
+			return nil, 0, errors.New("message indexes: an index is missing or out of range")
+		}
+		path[k], i = int(index), next
+	}
+	return path, i, nil
+}
+
+func appendIndexes(path []int) string {
+	if len(path) == 1 && path[0] == 0 {
+		return ""
+	}
+	b := binary.AppendVarint(nil, int64(len(path)))
+	for _, i := range path {
+		b = binary.AppendVarint(b, int64(i))
+	}
+	return string(b)
+}
+
+func compileProtobuf(schema string, references []Reference) (protoreflect.FileDescriptor, error) {
+	return protofile.Compile(schema, func(path string) (string, bool) {
+		for _, r := range references {
+			if r.Name == path {
+				return r.Text, true
+			}
+		}
+		return "", false
+	})
+}
+
+// wellKnown says what a message of Google's is as a column, if not a struct of its fields.
+type wellKnown uint8
+
+const (
+	ordinary           wellKnown = iota
+	wellKnownTimestamp           // timestamptz
+	wellKnownDuration            // long
+	wellKnownWrapper             // what it wraps, or null
+	wellKnownJSON                // string
+)
+
+// wellKnownOf takes a message for what its name says only if it is from the file that
+// protoc has.
+func wellKnownOf(m protoreflect.MessageDescriptor) wellKnown {
+	name := string(m.Name())
+	switch m.ParentFile().Path() {
+	case "google/protobuf/timestamp.proto":
+		return wellKnownTimestamp
+	case "google/protobuf/duration.proto":
+		return wellKnownDuration
+	case "google/protobuf/wrappers.proto":
+		return wellKnownWrapper
+	case "google/protobuf/struct.proto":
+		if name == "Struct" || name == "Value" || name == "ListValue" {
+			return wellKnownJSON
+		}
+	}
+	return ordinary
+}
+
+// protobufMapper unfolds a message into column types, without ids.
+type protobufMapper struct {
+	open    map[protoreflect.FullName]bool // messages that the walk is inside of
+	depth   int
+	columns int
+}
+
+func (m *protobufMapper) fields(message protoreflect.MessageDescriptor, path string) ([]iceberg.NestedField, error) {
+	m.open[message.FullName()] = true
+	defer delete(m.open, message.FullName())
+	folded := map[string]string{}
+	var out []iceberg.NestedField
+	for i := range message.Fields().Len() {
+		f := message.Fields().Get(i)
+		name := string(f.Name())
+		at := join(path, name)
+		if other, ok := folded[strings.ToLower(name)]; ok {
+			return nil, fmt.Errorf("field %s: differs from field %s by case alone, which engines cannot tell apart: rename one", at, other)
+		}
+		folded[strings.ToLower(name)] = at
+		t, err := m.typeOf(f, at)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, iceberg.NestedField{Name: name, Type: t, Required: !f.HasPresence() || f.Cardinality() == protoreflect.Required})
+	}
+	return out, nil
+}
+
+func (m *protobufMapper) typeOf(f protoreflect.FieldDescriptor, path string) (iceberg.Type, error) {
+	switch {
+	case f.IsMap():
+		key, err := m.valueType(f.MapKey(), join(path, "key"))
+		if err != nil {
+			return nil, err
+		}
+		value, err := m.valueType(f.MapValue(), join(path, "value"))
+		if err != nil {
+			return nil, err
+		}
+		return &iceberg.MapType{KeyType: key, ValueType: value, ValueRequired: true}, m.count(path)
+	case f.IsList():
+		element, err := m.valueType(f, join(path, "element"))
+		if err != nil {
+			return nil, err
+		}
+		return &iceberg.ListType{Element: element, ElementRequired: true}, m.count(path)
+	}
+	return m.valueType(f, path)
+}
+
+func (m *protobufMapper) count(path string) error {
+	if m.columns++; m.columns > maxColumns {
+		return fmt.Errorf("field %s: more than %d columns, inner ones counted", path, maxColumns)
+	}
+	return nil
+}
+
+// valueType returns the type of one value of f.
+func (m *protobufMapper) valueType(f protoreflect.FieldDescriptor, path string) (iceberg.Type, error) {
+	if err := m.count(path); err != nil {
+		return nil, err
+	}
+	message := f.Message()
+	if message == nil {
+		return scalarType(f.Kind()), nil
+	}
+	switch wellKnownOf(message) {
+	case wellKnownTimestamp:
+		return iceberg.PrimitiveTypes.TimestampTz, nil
+	case wellKnownDuration:
+		return iceberg.PrimitiveTypes.Int64, nil
+	case wellKnownWrapper:
+		return scalarType(message.Fields().Get(0).Kind()), nil
+	case wellKnownJSON:
+		return iceberg.PrimitiveTypes.String, nil
+	}
+	if m.open[message.FullName()] {
+		return iceberg.PrimitiveTypes.String, nil
+	}
+	if m.depth++; m.depth > maxColumnDepth/2 {
+		return nil, fmt.Errorf("field %s: messages nested deeper than %d", path, maxColumnDepth/2)
+	}
+	defer func() { m.depth-- }()
+	fields, err := m.fields(message, path)
+	if err != nil {
+		return nil, err
+	}
+	if len(fields) == 0 {
+		fields = []iceberg.NestedField{presentField}
+	}
+	return &iceberg.StructType{FieldList: fields}, nil
+}
+
+func scalarType(k protoreflect.Kind) iceberg.Type {
+	switch k {
+	case protoreflect.BoolKind:
+		return iceberg.PrimitiveTypes.Bool
+	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Sfixed32Kind:
+		return iceberg.PrimitiveTypes.Int32
+	case protoreflect.Int64Kind, protoreflect.Sint64Kind, protoreflect.Sfixed64Kind, protoreflect.Uint32Kind, protoreflect.Fixed32Kind:
+		return iceberg.PrimitiveTypes.Int64
+	case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
+		return iceberg.DecimalTypeOf(20, 0)
+	case protoreflect.FloatKind:
+		return iceberg.PrimitiveTypes.Float32
+	case protoreflect.DoubleKind:
+		return iceberg.PrimitiveTypes.Float64
+	case protoreflect.BytesKind:
+		return iceberg.PrimitiveTypes.Binary
+	}
+	return iceberg.PrimitiveTypes.String
+}
