@@ -866,6 +866,71 @@ func TestWorkerGivesUpFilesThatCannotBeNamed(t *testing.T) {
 	p.wait(func() bool { mu.Lock(); defer mu.Unlock(); return entries[first] > 1 }, func() string { return "the first file to be named for the sweep" })
 }
 
+// A lane that is sealed while the journal refuses its names has all of them in every entry that
+// follows: what the worker takes for named again is.
+func TestNamesAreTakenAnewAfterAFailure(t *testing.T) {
+	p := newPath(t, 1)
+	p.cfg.PartitionBy = "[id]"
+	p.worker.Grace = 2 * time.Second
+	const partitions = namedAhead + 2
+	lane := func(name string) string { return name[:strings.LastIndex(name, "-")] }
+	var mu sync.Mutex
+	entries := map[string]int{}
+	sealed := map[string]time.Time{} // when a lane's last names were entered
+	refused, renewed := make(chan struct{}), make(chan struct{})
+	var refusedOnce, renewedOnce sync.Once
+	p.control.Refuse(func(e control.Event) error {
+		switch e := e.(type) {
+		case control.Request: // seals
+			await(refused)
+		case control.Journal:
+			mu.Lock()
+			defer mu.Unlock()
+			of := lane(e.Names[0])
+			entries[of]++
+			switch at, ok := sealed[of]; {
+			case entries[of] == 1:
+			case len(e.Names) == partitions-namedAhead:
+				sealed[of] = e.At
+			case !ok:
+				refusedOnce.Do(func() { close(refused) })
+				return errors.New("the log takes no name again before the lane is sealed")
+			case e.At.After(at):
+				if len(e.Names) != partitions {
+					t.Errorf("an entry of %v has %d names of a lane that had %d files at %v", e.At, len(e.Names), partitions, at)
+				}
+				renewedOnce.Do(func() { close(renewed) })
+			}
+		}
+		return nil
+	})
+	p.catalog.fault = func(int) fault { await(renewed); return faultNone }
+	for id := range int64(partitions) {
+		p.logs[0].append(t, event(t, id))
+	}
+	p.start()
+	p.committed()
+	p.exact(partitions, 0)
+	p.wait(func() bool { return closed(renewed) }, func() string { return "an entry of the sealed lane" })
+}
+
+// await waits for ch, but not for ever.
+func await(ch <-chan struct{}) {
+	select {
+	case <-ch:
+	case <-time.After(10 * time.Second):
+	}
+}
+
+func closed(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}
+
 // Files that no commit adopted are deleted after the grace, and none that the table has.
 func TestSweepDeletesWhatNoCommitAdopted(t *testing.T) {
 	p := newPath(t, 1)

@@ -236,7 +236,8 @@ func (w *Worker) newLane() (*lane, error) {
 	return l, nil
 }
 
-// journal names files until the journal has them, and returns the time of the entry.
+// journal names files until the journal has them, and returns the time of the entry. Only for
+// names that stay the same meanwhile, and that no entry keeps yet.
 func (w *Worker) journal(ctx context.Context, table uuid.UUID, names []string) (at time.Time, err error) {
 	for {
 		at = time.Now()
@@ -254,21 +255,32 @@ func (w *Worker) journal(ctx context.Context, table uuid.UUID, names []string) (
 	}
 }
 
-// rejournal names the files that still wait for a commit, so that they do not look forgotten.
+// rejournal names the files that wait for a commit, if it is time to, so that they do not look
+// forgotten. After a failure the loop does it again, with the names of then: a lane that was sealed
+// meanwhile has more of them, which an entry of the old ones would not keep.
 func (w *Worker) rejournal() {
 	g, t := w.gen, w.table
 	lanes, names := g.named()
-	if len(names) == 0 || g.naming {
+	if !w.due || g.naming {
+		return
+	}
+	if w.due = false; len(names) == 0 {
 		return
 	}
 	g.naming = true
+	entry := control.Journal{At: time.Now(), Table: t.UUID, Names: names} // older than what a lane is sealed with after it
 	g.tasks.Go(func() {
-		at, err := w.journal(g.ctx, t.UUID, names)
+		err := w.control.Append(g.ctx, w.topic.ID, entry)
 		g.report(func() {
 			g.naming = false
+			if err != nil {
+				w.log.Warn("journal the names of files that wait: trying again", "error", err)
+				w.due = true
+				return
+			}
 			for _, l := range lanes {
-				if err == nil && l.entered.Load() != 0 && !w.lapsed(l) { // else it came too late, or before the first
-					l.entered.Store(at.UnixNano())
+				if l.entered.Load() != 0 && !w.lapsed(l) { // else it came too late, or before the first
+					l.entered.Store(entry.At.UnixNano())
 				}
 			}
 		})

@@ -136,6 +136,7 @@ type Worker struct {
 	oldest  time.Time        // arrival of the oldest record that no answer has; zero if none
 	told    bool             // the coordinator knows of oldest
 	offered time.Time        // when files were last offered
+	due     bool             // files that wait are to be named in the journal again
 	asked   map[control.Writer]time.Time
 	out     chan control.Event // to the sender, in order
 
@@ -313,7 +314,9 @@ func (w *Worker) run(ctx context.Context) error {
 		case <-moved:
 		case <-w.shared.budget.freed():
 		case <-tick.C:
+			w.rejournal()
 		case <-refresh.C:
+			w.due = true
 			w.rejournal()
 		}
 	}
