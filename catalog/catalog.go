@@ -19,7 +19,8 @@
 //
 // # Files
 //
-// All metadata goes through [IO], on the buckets that a [Locator] gives. Locations are
+// A commit that fails deletes what it wrote if it can. [Names] tells beforehand what a process
+// that dies may leave behind. All metadata goes through [IO], on the buckets that a [Locator] gives. Locations are
 // taken as they stand, without percent decoding: file:///a b/c=1/%20 is that file. Every
 // file is created, never replaced.
 package catalog
@@ -30,6 +31,7 @@ import (
 
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
+	"github.com/google/uuid"
 )
 
 // A Catalog is safe for concurrent use.
@@ -65,6 +67,9 @@ type Commit struct {
 	Snapshot bool
 	// SnapshotID is that snapshot's, of [NewSnapshotID]. One of it if zero.
 	SnapshotID int64
+	// Attempt is in the names of the files that this attempt writes, and no other: see [Names].
+	// A random one if zero.
+	Attempt uuid.UUID
 	// Summary is added to the snapshot's summary.
 	Summary iceberg.Properties
 	// Properties of the table to set, in the same change.

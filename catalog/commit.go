@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"time"
 
@@ -21,6 +22,8 @@ type Prepared struct {
 	Requirements []table.Requirement
 	// SnapshotID is the new snapshot's, 0 if there is none.
 	SnapshotID int64
+	// Attempt is for the name of the metadata file.
+	Attempt uuid.UUID
 
 	files   []string // manifest and manifest list that were written for it
 	expired []int64
@@ -29,7 +32,7 @@ type Prepared struct {
 // Prepare writes the manifests of c, and returns the change. Errors that may pass are
 // ErrCommitUnknown.
 func Prepare(ctx context.Context, fs *IO, base *table.Table, c Commit) (*Prepared, error) {
-	p := &Prepared{Requirements: requirements(base.Metadata())}
+	p := &Prepared{Requirements: requirements(base.Metadata()), Attempt: cmp.Or(c.Attempt, uuid.New())}
 	if c.Schema != nil {
 		return p, p.evolve(base, c)
 	}
@@ -49,6 +52,28 @@ func Prepare(ctx context.Context, fs *IO, base *table.Table, c Commit) (*Prepare
 		return nil, fmt.Errorf("prepare commit on %v: it changes nothing", base.Identifier())
 	}
 	return p, nil
+}
+
+// Names returns the locations of the files that [Catalog.Commit] may create for c on top of base:
+// manifests, the manifest list and the metadata file. There may be fewer, and the metadata file has
+// another name if the catalog itself writes it. c has an Attempt, and a SnapshotID if it makes a
+// snapshot.
+func Names(base *table.Table, c Commit) []string {
+	meta := base.Metadata()
+	var names []string
+	if len(c.Files) > 0 || c.Snapshot {
+		specs := map[int32]bool{}
+		for _, f := range c.Files {
+			specs[f.SpecID()] = true
+		}
+		for n := range max(1, len(specs)) {
+			names = append(names, manifestLocation(meta, c.Attempt, n))
+		}
+		names = append(names, listLocation(meta, c.Attempt, c.SnapshotID))
+	}
+	props := maps.Clone(meta.Properties())
+	maps.Copy(props, c.Properties)
+	return append(names, metadataFile(meta.Location(), props, base.MetadataLocation(), c.Attempt))
 }
 
 // requirements pin what a commit depends on: another table of the same name, a snapshot,
@@ -129,7 +154,7 @@ func (p *Prepared) append(ctx context.Context, fs *IO, base *table.Table, c Comm
 	if parent != nil {
 		s.ParentSnapshotID = &parent.SnapshotID
 	}
-	w := manifestWriter{ctx: ctx, fs: fs, meta: meta, snapshot: &s, commit: uuid.New()}
+	w := manifestWriter{ctx: ctx, fs: fs, meta: meta, snapshot: &s, attempt: p.Attempt}
 	if err := w.write(parent, c.Files); err != nil {
 		return unknown(w.remove(err))
 	}

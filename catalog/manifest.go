@@ -32,7 +32,7 @@ type manifestWriter struct {
 	fs       *IO
 	meta     table.Metadata
 	snapshot *table.Snapshot
-	commit   uuid.UUID
+	attempt  uuid.UUID
 	files    []string // written so far
 }
 
@@ -144,6 +144,16 @@ func sizeLevel(files int) int {
 	return int(math.Log(float64(files))/math.Log(mergeFanIn) + 1e-9)
 }
 
+// manifestLocation is where an attempt writes its nth manifest: it has one for each partition spec
+// of the added files.
+func manifestLocation(m table.Metadata, attempt uuid.UUID, n int) string {
+	return metadataLocation(m.Location(), m.Properties(), fmt.Sprintf("%s-m%d.avro", attempt, n))
+}
+
+func listLocation(m table.Metadata, attempt uuid.UUID, snapshot int64) string {
+	return metadataLocation(m.Location(), m.Properties(), fmt.Sprintf("snap-%d-1-%s.avro", snapshot, attempt))
+}
+
 // manifest writes one manifest with the added files and the live entries of merge.
 func (w *manifestWriter) manifest(specID int32, added []iceberg.DataFile, merge []iceberg.ManifestFile) (iceberg.ManifestFile, error) {
 	var spec *iceberg.PartitionSpec
@@ -173,7 +183,7 @@ func (w *manifestWriter) manifest(specID int32, added []iceberg.DataFile, merge 
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
-	location := metadataLocation(w.meta, fmt.Sprintf("%s-m%d.avro", w.commit, len(w.files)))
+	location := manifestLocation(w.meta, w.attempt, len(w.files))
 	var body bytes.Buffer
 	out, err := iceberg.NewManifestWriter(w.meta.Version(), &body, *spec, w.meta.CurrentSchema(), w.snapshot.SnapshotID)
 	if err != nil {
@@ -238,7 +248,7 @@ func (w *manifestWriter) list(manifests []iceberg.ManifestFile) error {
 		rows := *out.NextRowID() - *s.FirstRowID
 		s.AddedRows = &rows
 	}
-	s.ManifestList = metadataLocation(w.meta, fmt.Sprintf("snap-%d-1-%s.avro", s.SnapshotID, w.commit))
+	s.ManifestList = listLocation(w.meta, w.attempt, s.SnapshotID)
 	return w.put(s.ManifestList, body.Bytes())
 }
 

@@ -20,16 +20,17 @@ import (
 // DataLocation is the location of a new data file of t, by the table's own
 // write.data.path if it is set.
 func DataLocation(t *table.Table, name string) string {
-	return location(t.Metadata(), "write.data.path", "data", name)
+	return location(t.Location(), t.Properties(), "write.data.path", "data", name)
 }
 
-// metadataLocation is the location of a new manifest, manifest list or metadata file.
-func metadataLocation(m table.Metadata, name string) string {
-	return location(m, "write.metadata.path", "metadata", name)
+// metadataLocation is the location of a new manifest, manifest list or metadata file of the table
+// at root.
+func metadataLocation(root string, props iceberg.Properties, name string) string {
+	return location(root, props, "write.metadata.path", "metadata", name)
 }
 
-func location(m table.Metadata, property, folder, name string) string {
-	dir := m.Properties().Get(property, strings.TrimSuffix(m.Location(), "/")+"/"+folder)
+func location(root string, props iceberg.Properties, property, folder, name string) string {
+	dir := props.Get(property, strings.TrimSuffix(root, "/")+"/"+folder)
 	return strings.TrimSuffix(dir, "/") + "/" + name
 }
 
@@ -162,15 +163,13 @@ func unzip(data []byte, limit int) ([]byte, error) {
 }
 
 // WriteMetadata creates the metadata file that follows previous, "" for a new table, and
-// returns its location: <version>-<uuid>.metadata.json.
-func WriteMetadata(fs *IO, m table.Metadata, previous string) (string, error) {
+// returns its location: <version>-<attempt>.metadata.json.
+func WriteMetadata(fs *IO, m table.Metadata, previous string, attempt uuid.UUID) (string, error) {
 	data, err := MarshalMetadata(m)
 	if err != nil {
 		return "", err
 	}
-	suffix := ".metadata.json"
-	if m.Properties().Get(table.MetadataCompressionKey, "none") == table.MetadataCompressionCodecGzip {
-		suffix = ".gz.metadata.json"
+	if zips(m.Properties()) {
 		var zipped bytes.Buffer
 		w := gzip.NewWriter(&zipped)
 		if _, err := w.Write(data); err != nil {
@@ -181,8 +180,22 @@ func WriteMetadata(fs *IO, m table.Metadata, previous string) (string, error) {
 		}
 		data = zipped.Bytes()
 	}
-	location := metadataLocation(m, fmt.Sprintf("%05d-%s%s", metadataVersion(previous)+1, uuid.New(), suffix))
+	location := metadataFile(m.Location(), m.Properties(), previous, attempt)
 	return location, fs.WriteFile(location, data)
+}
+
+// metadataFile is the location of the metadata file that follows previous.
+func metadataFile(root string, props iceberg.Properties, previous string, attempt uuid.UUID) string {
+	suffix := ".metadata.json"
+	if zips(props) {
+		suffix = ".gz.metadata.json"
+	}
+	return metadataLocation(root, props, fmt.Sprintf("%05d-%s%s", metadataVersion(previous)+1, attempt, suffix))
+}
+
+// zips tells whether the metadata files of a table are compressed.
+func zips(props iceberg.Properties) bool {
+	return props.Get(table.MetadataCompressionKey, "none") == table.MetadataCompressionCodecGzip
 }
 
 var metadataName = regexp.MustCompile(`^v?(\d+)[-.]`)

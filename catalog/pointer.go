@@ -10,6 +10,7 @@ import (
 
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
+	"github.com/google/uuid"
 
 	"github.com/tabletopic/tabletopic/internal/invariant"
 )
@@ -79,7 +80,7 @@ func (c PointerCatalog) CommitTable(ctx context.Context, id table.Identifier, re
 			return nil, "", fmt.Errorf("commit %v: %w: %w", id, ErrCommitConflict, err)
 		}
 	}
-	next, err := c.replace(ctx, base, updates)
+	next, err := c.replace(ctx, base, updates, uuid.New())
 	if err != nil {
 		return nil, "", err
 	}
@@ -110,7 +111,7 @@ func (c PointerCatalog) Create(ctx context.Context, id table.Identifier, schema 
 	if err != nil {
 		return nil, fmt.Errorf("create table %v: %w", id, err)
 	}
-	file, err := WriteMetadata(fs, meta, "")
+	file, err := WriteMetadata(fs, meta, "", uuid.New())
 	if err != nil {
 		return nil, fmt.Errorf("create table %v: %w", id, err)
 	}
@@ -135,7 +136,7 @@ func (c PointerCatalog) Commit(ctx context.Context, base *table.Table, change Co
 	if err != nil {
 		return nil, err
 	}
-	next, err := c.replace(ctx, base, p.Updates)
+	next, err := c.replace(ctx, base, p.Updates, p.Attempt)
 	if err != nil {
 		if !errors.Is(err, ErrCommitUnknown) {
 			err = errors.Join(err, p.Abandon(context.WithoutCancel(ctx), fs)) // nobody knows these manifests
@@ -166,14 +167,14 @@ func Moved(base *table.Table, now string) error {
 }
 
 // replace writes the metadata file that follows base's, and swaps.
-func (c PointerCatalog) replace(ctx context.Context, base *table.Table, updates []table.Update) (*table.Table, error) {
+func (c PointerCatalog) replace(ctx context.Context, base *table.Table, updates []table.Update, attempt uuid.UUID) (*table.Table, error) {
 	id := base.Identifier()
 	meta, err := table.UpdateTableMetadata(base.Metadata(), updates, base.MetadataLocation())
 	if err != nil {
 		return nil, fmt.Errorf("commit %v: %w", id, err)
 	}
 	fs := NewIO(ctx, c.Locator)
-	location, err := WriteMetadata(fs, meta, base.MetadataLocation())
+	location, err := WriteMetadata(fs, meta, base.MetadataLocation(), attempt)
 	if err != nil {
 		return nil, fmt.Errorf("commit %v: %w: %w", id, ErrCommitUnknown, err)
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/apache/iceberg-go/table"
 
 	"github.com/tabletopic/tabletopic/catalog"
-	"github.com/tabletopic/tabletopic/coordinator/control"
 	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/parquetio"
 )
@@ -26,7 +25,7 @@ var (
 	errMoved = errors.New("table moved")
 	// errReplaced says that another table has the name, or none.
 	errReplaced = errors.New("table was replaced")
-	// errLapsed says that the journal does not keep the files of a commit any more.
+	// errLapsed says that the journal does not keep files of a commit any more.
 	errLapsed = errors.New("the files of the commit could not be journalled for so long that the sweep may take them")
 )
 
@@ -41,83 +40,60 @@ var (
 // that is not known, the table is loaded until it can be, and says itself whether the
 // commit is there. Data files are never written again, and never deleted here. Another
 // attempt cannot double a first one that is still on its way: each is conditional on the
-// table that it was built on.
-func (c *Coordinator) commit(ctx context.Context, cm *Commit) (snapshot int64, err error) {
+// table that it was built on. The names returned are those of the files that the attempt wrote
+// which came about; none if it was not the last one, and then the sweep finds them in the table.
+func (c *Coordinator) commit(ctx context.Context, cm *Commit) (snapshot int64, names []string, err error) {
+	var last int64 // snapshot of the attempt whose files names are
 	for attempt := 0; ; attempt++ {
 		v, err := c.look(ctx)
 		if err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 		if v.own && v.position.Commit == cm.ID {
-			return snapshotOf(c.table, cm), nil
+			if snapshot = snapshotOf(c.table, cm); snapshot != last {
+				names = nil
+			}
+			return snapshot, names, nil
 		}
 		if ctx.Err() != nil {
-			return 0, context.Cause(ctx)
+			return 0, nil, context.Cause(ctx)
 		}
 		if !continues(v, cm) && !invariant.Off("commit-continues") {
-			return 0, fmt.Errorf("%w: commit %s begins at %v, the table is at %v", errMoved, cm.ID, offsets(cm.From), offsets(v.next))
+			return 0, nil, fmt.Errorf("%w: commit %s begins at %v, the table is at %v", errMoved, cm.ID, offsets(cm.From), offsets(v.next))
 		}
 		change, err := c.change(v, cm)
 		if err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 		start := time.Now()
-		next, err := c.catalog.Commit(ctx, c.table, change)
+		var next *table.Table
+		next, names, err = c.propose(ctx, change)
+		last = change.SnapshotID
 		c.metrics.commitSeconds.Observe(time.Since(start).Seconds())
 		switch {
 		case err == nil:
 			c.table = next
-			return snapshotOf(next, cm), nil
+			return snapshotOf(next, cm), names, nil
 		case errors.Is(err, catalog.ErrCommitConflict):
 			c.metrics.conflicts.Inc()
 			c.log.Info("commit conflict: another change came first; trying again on top of it", "commit_id", cm.ID, "attempt", attempt+1)
 		case errors.Is(err, catalog.ErrCommitUnknown):
 			if ctx.Err() != nil {
-				return 0, context.Cause(ctx) // the next coordinator reads the table
+				return 0, nil, context.Cause(ctx) // the next coordinator reads the table
 			}
 			c.metrics.unknowns.Inc()
 			c.refused(err)
 			c.log.Warn("commit outcome unknown: reading the table until it is", "commit_id", cm.ID, "attempt", attempt+1, "error", err)
 		default:
-			return 0, fmt.Errorf("commit %s: %w", cm.ID, err)
+			return 0, nil, fmt.Errorf("commit %s: %w", cm.ID, err)
 		}
 		if err := c.pause(ctx, attempt); err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 		if err := c.reload(ctx); err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 	}
-}
-
-// keepNamed journals the files of cm again and again until forget has returned: a commit may
-// wait for its catalog longer than the worker lives that wrote them, and the sweep must not take
-// them for files that nobody wants. If that fails for too long, held ends with errLapsed:
-// whatever is asked of the catalog for cm ends with it.
-func (c *Coordinator) keepNamed(ctx context.Context, cm *Commit) (held context.Context, forget func()) {
-	j := control.Journal{Table: c.uuid, At: cm.Named, Names: cm.names()}
-	if len(j.Names) == 0 {
-		return ctx, func() {}
-	}
-	held, cancel := context.WithCancelCause(ctx)
-	lapse := time.AfterFunc(time.Until(control.Lapses(j.At, c.cfg.Grace)), func() {
-		if !invariant.Off("commit-lapses") {
-			cancel(errLapsed)
-		}
-	})
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for sleep(held, control.Refresh(c.cfg.Grace)) == nil && !invariant.Off("commit-keeps-names") {
-			j.At = time.Now()
-			if err := c.append(held, j); err == nil && lapse.Stop() {
-				lapse.Reset(time.Until(control.Lapses(j.At, c.cfg.Grace)))
-			} else if err != nil && held.Err() == nil {
-				c.log.Warn("journal the files of a commit: trying again later", "commit_id", cm.ID, "error", err)
-			}
-		}
-	}()
-	return held, func() { cancel(nil); lapse.Stop(); <-done }
 }
 
 // continues reports whether each range of cm begins where the table ends.
@@ -138,7 +114,8 @@ func (c *Coordinator) change(v view, cm *Commit) (catalog.Commit, error) {
 	if meta.Version() < 2 {
 		return catalog.Commit{}, fmt.Errorf("table %v has format version %d: upgrade it to 2", c.table.Identifier(), meta.Version())
 	}
-	out := catalog.Commit{Snapshot: true, SnapshotID: catalog.NewSnapshotID(meta)}
+	c.begin()
+	out := catalog.Commit{Snapshot: true, Attempt: c.attempt.id, SnapshotID: c.attempt.snapshot}
 	for _, f := range cm.Files {
 		if len(f.Data) == 0 {
 			continue

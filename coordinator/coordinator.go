@@ -113,6 +113,7 @@ type Coordinator struct {
 	uuid      uuid.UUID    // of the table that the files are for
 	own       bool         // the table has had a commit of this topic
 	heads     heads        // snapshots of it that hold the last data commit, as far as seen
+	attempt   attempt      // the next, or nothing
 	commits   int
 	announced int              // schema that the workers know of
 	spec      int              // partition spec that they know of
@@ -218,6 +219,7 @@ func (c *Coordinator) run(ctx context.Context) error {
 			step, err = c.handle(ctx, st, e)
 		case <-wake:
 			step = st.Tick(uuid.New(), time.Now())
+			c.foresee(&step)
 		case <-idle.C:
 			wait := time.Until(c.watch.lastCall().Add(c.cfg.Lag))
 			if wait > 0 {
@@ -262,13 +264,13 @@ func (c *Coordinator) act(ctx context.Context, st *State, step *Step) error {
 		return nil
 	}
 	cm := step.Commit
-	held, forget := c.keepNamed(ctx, cm)
-	snapshot, err := c.commit(held, cm)
+	held, forget := c.keepNamed(ctx, control.Journal{At: cm.Named, Table: c.uuid, Names: cm.names()})
+	snapshot, names, err := c.commit(held, cm)
 	forget()
 	switch {
 	case err == nil:
 		c.watch.tell(func(h *Health, now time.Time) { h.Committed(now) })
-		*step = st.Done(snapshot, time.Now())
+		*step = st.Done(snapshot, names, time.Now())
 		c.metrics.committed(cm)
 		for _, g := range cm.gaps() {
 			c.log.Warn("the log had lost offsets before they reached the table; the snapshot records the gap",
@@ -352,7 +354,7 @@ func (c *Coordinator) renew(ctx context.Context, v view) {
 	}
 	p := v.position
 	p.Heads = v.heads
-	t, err := c.catalog.Commit(ctx, c.table, catalog.Commit{Properties: iceberg.Properties{keyHeads: p.headsProperty()}})
+	t, err := c.alter(ctx, catalog.Commit{Properties: iceberg.Properties{keyHeads: p.headsProperty()}})
 	if err != nil {
 		c.log.Info("snapshots that hold the last commit are not recorded: trying again later", "error", err)
 		return
@@ -624,7 +626,7 @@ func (c *Coordinator) tryFit(ctx context.Context, v *parquetio.ValueSchema) (don
 	if !changed {
 		return true, nil
 	}
-	t, err := c.catalog.Commit(ctx, c.table, catalog.Commit{Schema: next})
+	t, err := c.alter(ctx, catalog.Commit{Schema: next})
 	switch {
 	case err == nil:
 		c.log.Info("table schema evolved", "schema", next.ID, "columns", next.NumFields())
@@ -680,7 +682,7 @@ func (c *Coordinator) prove(ctx context.Context) error {
 		if attempt > 0 && !invariant.Off("property-probe") {
 			return fmt.Errorf("the catalog does not keep table properties of %d bytes: table %v cannot record how far it is; use another catalog", maxValue, c.ident)
 		}
-		_, err := c.catalog.Commit(ctx, c.table, catalog.Commit{Properties: iceberg.Properties{keyProbe: probe}})
+		_, err := c.alter(ctx, catalog.Commit{Properties: iceberg.Properties{keyProbe: probe}})
 		if err != nil && !errors.Is(err, catalog.ErrCommitConflict) && !errors.Is(err, catalog.ErrCommitUnknown) {
 			return fmt.Errorf("set a property of table %v: %w", c.ident, err)
 		}

@@ -170,7 +170,7 @@ func (c *Coordinator) partition(ctx context.Context) error {
 		if spec == nil {
 			return nil
 		}
-		t, err := c.catalog.Commit(ctx, c.table, catalog.Commit{Spec: spec})
+		t, err := c.alter(ctx, catalog.Commit{Spec: spec})
 		switch {
 		case err == nil:
 			c.log.Info("partitions of the table changed", "spec", spec.ID(), "fields", spec.NumFields())

@@ -322,8 +322,9 @@ func merge(files []control.File) []control.Range {
 	return slices.SortedFunc(maps.Values(by), func(a, b control.Range) int { return cmp.Compare(a.Partition, b.Partition) })
 }
 
-// Done says that the commit is in the table, as that snapshot.
-func (s *State) Done(snapshot int64, now time.Time) Step {
+// Done says that the commit is in the table, as that snapshot. Names are of the files that it
+// brought with it besides data, as far as they are known.
+func (s *State) Done(snapshot int64, names []string, now time.Time) Step {
 	c := s.pending
 	s.pending = nil
 	s.oldest = s.since
@@ -332,7 +333,7 @@ func (s *State) Done(snapshot int64, now time.Time) Step {
 		s.next[x.Partition] = x.End
 	}
 	return Step{
-		Append: []control.Event{control.Committed{Epoch: s.epoch, Commit: c.ID, Snapshot: snapshot, Next: c.Next(), Names: c.names()}},
+		Append: []control.Event{control.Committed{Epoch: s.epoch, Commit: c.ID, Snapshot: snapshot, Next: c.Next(), Names: append(c.names(), names...)}},
 		Wake:   s.wake(),
 	}
 }

@@ -136,7 +136,7 @@ func (s *script) line(t *testing.T, line string) string {
 		}
 		step = s.st.Apply(a, s.now)
 	case "done":
-		step = s.st.Done(1, s.now)
+		step = s.st.Done(1, nil, s.now)
 	case "failed":
 		step = s.st.Failed(s.now, parseDuration(t, f[1]))
 	case "reset":
@@ -276,7 +276,7 @@ func stateRun(r *rand.Rand) error {
 				}
 			}
 			handed = nil
-			step = st.Done(1, now)
+			step = st.Done(1, nil, now)
 		}
 		if err := do(step); err != nil {
 			return err

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/apache/iceberg-go/table"
@@ -18,11 +19,14 @@ import (
 	"github.com/tabletopic/tabletopic/partition"
 )
 
-// A Sweeper deletes the data files that no commit adopted, and trims the control log
-// behind itself. It knows the files by the journal, where each was named before it was
-// written, and never lists a table. A file is deleted only if its last entry in the journal
+// A Sweeper deletes the files that no commit adopted: data files, and the manifests, manifest lists
+// and metadata files of attempts that did not come about. It trims the control log behind itself. It
+// knows the files by the journal, where each was named before it was written, and never lists a
+// table. What it does not know is what a REST catalog writes itself, the first metadata file of a
+// table whose creation was cut off, and what a process that died was about to delete because it had
+// expired. A file is deleted only if its last entry in the journal
 // is older than the grace (a worker or a commit that holds it enters it again, or gives it up
-// when that fails: see [control.Lapses]), no commit adopted it, and no snapshot of the table names it.
+// when that fails: see [control.Lapses]), no commit adopted it, and the table does not name it.
 type Sweeper struct {
 	Log SweepLog
 	// Load returns the table of a topic, nil if there is none any more, and what finds its files.
@@ -48,7 +52,7 @@ func (s *Sweeper) Run(ctx context.Context, every time.Duration) {
 				continue // another node sweeps it
 			}
 			if err != nil && ctx.Err() == nil {
-				s.Logger.Warn("sweep of unadopted data files: trying again later", "partition", i, "error", err)
+				s.Logger.Warn("sweep of unadopted files: trying again later", "partition", i, "error", err)
 			}
 		}
 	}
@@ -110,7 +114,7 @@ func (s *Sweeper) Sweep(ctx context.Context, index int32, now time.Time) error {
 		if ctx.Err() != nil {
 			return err
 		}
-		s.Logger.Warn("unadopted data files stay for the next sweep", "topic_id", topic, "files", len(topics[topic]), "error", err)
+		s.Logger.Warn("unadopted files stay for the next sweep", "topic_id", topic, "files", len(topics[topic]), "error", err)
 		var again []control.Event
 		for _, n := range topics[topic] {
 			again = append(again, control.Journal{At: names[n].at, Names: []string{n}})
@@ -125,7 +129,7 @@ func (s *Sweeper) Sweep(ctx context.Context, index int32, now time.Time) error {
 	return nil
 }
 
-// files deletes those of names that no snapshot of the topic's table has.
+// files deletes those of names that the topic's table does not have.
 func (s *Sweeper) files(ctx context.Context, topic uuid.UUID, names []string) error {
 	t, locator, err := s.Load(ctx, topic)
 	if errors.Is(err, errNoTopic) {
@@ -151,16 +155,38 @@ func (s *Sweeper) files(ctx context.Context, topic uuid.UUID, names []string) er
 		if err := bucket.Delete(ctx, key); err != nil {
 			return fmt.Errorf("delete %s: %w", n, err)
 		}
-		s.Logger.Info("deleted a data file that no commit adopted", "topic_id", topic, "file", n)
+		s.Logger.Info("deleted a file that no commit adopted", "topic_id", topic, "file", n)
 	}
 	return nil
 }
 
-// spare takes from dead what a snapshot names.
+// spare takes from dead what the table names: its metadata file and those of its log, and the
+// manifest list, the manifests and the files of each snapshot.
 func spare(ctx context.Context, t *table.Table, locator catalog.Locator, dead map[string]bool) error {
 	fs := catalog.NewIO(ctx, locator)
+	if !invariant.Off("sweep-spares-metadata") {
+		delete(dead, t.MetadataLocation())
+		for e := range t.Metadata().PreviousFiles() {
+			delete(dead, e.MetadataFile)
+		}
+	}
+	has := func(suffix string) bool {
+		for n := range dead {
+			if strings.HasSuffix(n, suffix) {
+				return true
+			}
+		}
+		return false
+	}
+	data := has(".parquet")
+	if !data && !has(".avro") {
+		return nil
+	}
 	seen := map[string]bool{}
 	for _, snapshot := range t.Metadata().Snapshots() {
+		if !invariant.Off("sweep-spares-manifests") {
+			delete(dead, snapshot.ManifestList)
+		}
 		manifests, err := snapshot.Manifests(fs)
 		if err != nil {
 			return fmt.Errorf("manifests of snapshot %d: %w", snapshot.SnapshotID, err)
@@ -170,15 +196,18 @@ func spare(ctx context.Context, t *table.Table, locator catalog.Locator, dead ma
 				continue
 			}
 			seen[m.FilePath()] = true
+			if !invariant.Off("sweep-spares-manifests") {
+				delete(dead, m.FilePath())
+			}
+			if !data {
+				continue
+			}
 			for e, err := range m.Entries(fs, false) {
 				if err != nil {
 					return fmt.Errorf("manifest %s: %w", m.FilePath(), err)
 				}
 				delete(dead, e.DataFile().FilePath())
 			}
-		}
-		if len(dead) == 0 {
-			return nil
 		}
 	}
 	return nil

@@ -16,6 +16,7 @@ import (
 
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
+	"github.com/google/uuid"
 
 	"github.com/tabletopic/tabletopic/catalog"
 	"github.com/tabletopic/tabletopic/objectstore"
@@ -77,6 +78,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		{"SchemaCommitsRace", schemaRace},
 		{"PartitionSpecsComeAndGo", partitionSpecs},
 		{"EmptySnapshotAndProperties", emptySnapshot},
+		{"NamesAreKnownBefore", namesKnown},
 		{"RecreatedTableIsAnotherTable", recreated},
 		{"FormatVersion3", version3},
 		{"ManifestsStayFew", manifestsStayFew},
@@ -584,6 +586,51 @@ func emptySnapshot(t *testing.T, f Fixture) {
 	if _, err := f.Catalog.Commit(t.Context(), next, catalog.Commit{}); err == nil {
 		t.Error("a commit of nothing is not refused")
 	}
+}
+
+// Names has all files that a commit writes, and the journal can have them before: with files of
+// two partition specs, with merged manifests, and when the properties say how metadata is written.
+func namesKnown(t *testing.T, f Fixture) {
+	tbl := create(t, f, nil)
+	checked := func(c catalog.Commit) {
+		t.Helper()
+		c.Attempt, c.SnapshotID = uuid.New(), catalog.NewSnapshotID(tbl.Metadata())
+		names := catalog.Names(tbl, c)
+		tbl = commit(t, f.Catalog, tbl, c)
+		want := []string{}
+		if !f.Fresh { // else the server writes it
+			want = append(want, tbl.MetadataLocation())
+		}
+		if s := tbl.SnapshotByID(c.SnapshotID); s != nil {
+			want = append(want, s.ManifestList)
+			manifests, err := s.Manifests(catalog.NewIO(t.Context(), f.Locator))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range manifests {
+				if m.SnapshotID() == s.SnapshotID {
+					want = append(want, m.FilePath())
+				}
+			}
+		}
+		for _, n := range want {
+			if !slices.Contains(names, n) {
+				t.Errorf("%s is written, and only %v were known", n, names)
+			}
+		}
+	}
+	for i := range 12 {
+		checked(files(t, f, tbl, fmt.Sprint("a", i)))
+	}
+	plain := files(t, f, tbl, "b")
+	spec := iceberg.NewPartitionSpecID(tbl.Metadata().DefaultPartitionSpec()+1, iceberg.PartitionField{SourceIDs: []int{tbl.Schema().Field(0).ID}, FieldID: 1000,
+		Name: "bucket_4", Transform: iceberg.BucketTransform{NumBuckets: 4}})
+	checked(catalog.Commit{Spec: &spec})
+	both := files(t, f, tbl, "c")
+	both.Files = append(both.Files, plain.Files...)
+	checked(both)
+	checked(catalog.Commit{Properties: iceberg.Properties{table.MetadataCompressionKey: table.MetadataCompressionCodecGzip}})
+	checked(catalog.Commit{Snapshot: true})
 }
 
 // A table that was dropped and made again under its name takes nothing that was meant

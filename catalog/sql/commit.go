@@ -1,6 +1,7 @@
 package sql
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/apache/iceberg-go/table"
+	"github.com/google/uuid"
 
 	"github.com/tabletopic/tabletopic/catalog"
 	"github.com/tabletopic/tabletopic/internal/invariant"
@@ -28,7 +30,7 @@ func (c *Catalog) Commit(ctx context.Context, base *table.Table, change catalog.
 	if err != nil {
 		return nil, err
 	}
-	next, err := c.replace(ctx, base, p.Updates)
+	next, err := c.replace(ctx, base, p.Updates, p.Attempt)
 	if errors.Is(err, catalog.ErrCommitConflict) {
 		// The comparison is final here: nobody knows these manifests.
 		return nil, errors.Join(err, p.Abandon(context.WithoutCancel(ctx), fs))
@@ -42,8 +44,8 @@ func (c *Catalog) Commit(ctx context.Context, base *table.Table, change catalog.
 }
 
 // replace applies updates to base and swaps the table's metadata location, if it is still base's.
-func (c *Catalog) replace(ctx context.Context, base *table.Table, updates []table.Update) (*table.Table, error) {
-	next, err := c.attempt(ctx, []Change{{ID: base.Identifier(), Updates: updates}}, []*table.Table{base})
+func (c *Catalog) replace(ctx context.Context, base *table.Table, updates []table.Update, attempt uuid.UUID) (*table.Table, error) {
+	next, err := c.attempt(ctx, []Change{{ID: base.Identifier(), Updates: updates, Attempt: attempt}}, []*table.Table{base})
 	if err != nil {
 		return nil, err
 	}
@@ -55,13 +57,14 @@ type Change struct {
 	ID           table.Identifier
 	Requirements []table.Requirement
 	Updates      []table.Update
+	Attempt      uuid.UUID // for the name of the metadata file; random, and another with each try, if zero
 }
 
 // CommitTable applies updates to a table if requirements hold for it, and makes the
 // table if they are met by there being none. It retries as long as other commits come
 // first. A requirement that fails is ErrCommitConflict.
 func (c *Catalog) CommitTable(ctx context.Context, id table.Identifier, requirements []table.Requirement, updates []table.Update) (*table.Table, error) {
-	next, err := c.CommitTables(ctx, []Change{{id, requirements, updates}})
+	next, err := c.CommitTables(ctx, []Change{{ID: id, Requirements: requirements, Updates: updates}})
 	if err != nil {
 		return nil, err
 	}
@@ -219,7 +222,7 @@ func (c *Catalog) attempt(ctx context.Context, changes []Change, bases []*table.
 			remove()
 			return nil, fmt.Errorf("commit %s: %w: %w", join(ch.ID), ErrInvalid, err)
 		}
-		location, err := catalog.WriteMetadata(fs, meta, previous)
+		location, err := catalog.WriteMetadata(fs, meta, previous, cmp.Or(ch.Attempt, uuid.New()))
 		if err != nil {
 			remove()
 			return nil, fmt.Errorf("commit %s: %w: %w", join(ch.ID), catalog.ErrCommitUnknown, err)

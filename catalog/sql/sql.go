@@ -23,6 +23,7 @@ import (
 
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
+	"github.com/google/uuid"
 
 	"github.com/tabletopic/tabletopic/catalog"
 	"github.com/tabletopic/tabletopic/internal/invariant"
@@ -207,7 +208,7 @@ func (c *Catalog) CreateTable(ctx context.Context, id table.Identifier, meta tab
 
 func (c *Catalog) insert(ctx context.Context, id table.Identifier, meta table.Metadata) (*table.Table, error) {
 	fs := catalog.NewIO(ctx, c.locator)
-	location, err := catalog.WriteMetadata(fs, meta, "")
+	location, err := catalog.WriteMetadata(fs, meta, "", uuid.New())
 	if err != nil {
 		return nil, fmt.Errorf("create table %s: %w", join(id), err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 	"modernc.org/sqlite"
@@ -149,17 +150,17 @@ func TestChangesAreDurableBeforeTheAnswer(t *testing.T) {
 		t.Fatalf("create table: %v, durable after %d calls, want 2", err, calls)
 	}
 	updates := []table.Update{table.NewSetPropertiesUpdate(iceberg.Properties{"a": "b"})}
-	if _, err := c.replace(t.Context(), base, updates); err != nil || calls != 3 {
+	if _, err := c.replace(t.Context(), base, updates, uuid.New()); err != nil || calls != 3 {
 		t.Fatalf("commit: %v, durable after %d calls, want 3", err, calls)
 	}
-	if _, err := c.replace(t.Context(), base, updates); !errors.Is(err, catalog.ErrCommitConflict) || calls != 3 {
+	if _, err := c.replace(t.Context(), base, updates, uuid.New()); !errors.Is(err, catalog.ErrCommitConflict) || calls != 3 {
 		t.Fatalf("a commit that lost: %v, durable after %d calls, want 3", err, calls)
 	}
 	if base, err = c.Load(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
 	durable = errors.New("the bucket is away")
-	if _, err := c.replace(t.Context(), base, updates); !errors.Is(err, catalog.ErrCommitUnknown) || !errors.Is(err, durable) {
+	if _, err := c.replace(t.Context(), base, updates, uuid.New()); !errors.Is(err, catalog.ErrCommitUnknown) || !errors.Is(err, durable) {
 		t.Fatalf("commit that is not durable: %v, want %v", err, catalog.ErrCommitUnknown)
 	}
 }

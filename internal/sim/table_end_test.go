@@ -465,7 +465,7 @@ func (l *tableLife) readLetters() (map[place]map[int64]int, error) {
 	return letters, nil
 }
 
-// swept waits until the data files that no commit adopted are deleted, and no others. Those of a
+// swept waits until the files that no commit adopted are deleted, and no others. Those of a
 // topic that is gone stay, as do all if the control topic was lost.
 func (l *tableLife) swept() error {
 	w := l.n.w
@@ -494,6 +494,9 @@ func (l *tableLife) swept() error {
 		for _, o := range page {
 			after = o.Key
 			location := objectstore.Location(w.disk, o.Key)
+			if _, own := w.own.Load(o.Key); own && !h.named[location] && !strings.HasPrefix(path.Base(o.Key), "00000-") {
+				return fmt.Errorf("%s is of an attempt that came to nothing, and was not swept", location)
+			}
 			name, isData := strings.CutSuffix(path.Base(o.Key), ".parquet")
 			if uuid.Validate(name) == nil {
 				continue // another writer's, whose commit may have failed

@@ -83,6 +83,7 @@ type history struct {
 	metas map[string]table.Metadata // by location
 
 	adopted map[string]bool    // data files that some snapshot had, of all tables
+	named   map[string]bool    // metadata files, manifest lists and manifests likewise
 	columns map[int]string     // of the table, by field id
 	commits map[uuid.UUID]bool // of the table
 	live    map[string]bool    // data files of the head of main
@@ -104,7 +105,7 @@ type span struct{ start, end int64 }
 func (w *tableWorld) replay(id table.Identifier) (*history, error) {
 	h := w.histories[id[1]]
 	if h == nil {
-		h = &history{w: w, files: w.files, metas: map[string]table.Metadata{}, adopted: map[string]bool{}}
+		h = &history{w: w, files: w.files, metas: map[string]table.Metadata{}, adopted: map[string]bool{}, named: map[string]bool{}}
 		w.histories[id[1]] = h
 	}
 	all, err := w.pointers(id[1])
@@ -124,6 +125,9 @@ func (w *tableWorld) replay(id table.Identifier) (*history, error) {
 			return nil, err
 		}
 		h.metas[p.new] = next
+		if err := h.names(p.new, next); err != nil {
+			return nil, err
+		}
 		by := w.byOthers[p.new]
 		if p.old == "" {
 			err = h.begin(next)
@@ -135,6 +139,25 @@ func (w *tableWorld) replay(id table.Identifier) (*history, error) {
 		}
 	}
 	return h, nil
+}
+
+// names notes the files that one version of the table names, besides data.
+func (h *history) names(location string, next table.Metadata) error {
+	h.named[location] = true
+	for _, s := range next.Snapshots() {
+		if h.named[s.ManifestList] {
+			continue
+		}
+		h.named[s.ManifestList] = true
+		manifests, err := h.files.manifests(&s)
+		if err != nil {
+			return err
+		}
+		for _, m := range manifests {
+			h.named[m.FilePath()] = true
+		}
+	}
+	return nil
 }
 
 // begin is a table that is made.

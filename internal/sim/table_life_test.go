@@ -360,6 +360,7 @@ func (b *tableBucket) Put(ctx context.Context, key string, body ...[]byte) error
 }
 
 func (b *tableBucket) PutIfAbsent(ctx context.Context, key string, body ...[]byte) error {
+	b.a.w.own.Store(key, nil)
 	return b.send(ctx, func(ctx context.Context) error {
 		return b.steps(ctx, "put "+kind(key), func(ctx context.Context) error { return b.Bucket.PutIfAbsent(ctx, key, body...) })
 	})

@@ -133,6 +133,7 @@ type tableWorld struct {
 	locator *objectstore.Locator
 	// files reads what ever was in the bucket, for who has others, or at the end.
 	files     *files
+	own       sync.Map            // keys that nodes, and no other writers, created or tried to
 	histories map[string]*history // by name of the table; at the end
 
 	sent    sync.WaitGroup // requests under way
