@@ -50,9 +50,9 @@
 //   - it takes no file, column, branch, tag or property from anybody else;
 //   - a field id is that of one column for ever, and a column has one, while new versions of the
 //     record's schema, and other writers, add columns;
-//   - every manifest list, manifest and data file of every snapshot is there; and after the grace no
-//     file of ours, metadata among them, that the catalog never named. What a commit that died was to
-//     delete, because it had expired, and the first metadata of a table that was not made, may stay.
+//   - every metadata file of its log, and every manifest list, manifest and data file of every
+//     snapshot, is there, and after the grace no file of ours that the catalog never named, but for the
+//     first metadata of a table that was not made. What had expired may stay, if who was to delete it died.
 //
 // Transactions of producers are not part of it, and so not that aborted rows are in no snapshot.
 //

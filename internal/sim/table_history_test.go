@@ -398,6 +398,11 @@ func (w *tableWorld) missing(t *table.Table) error {
 		checked[location] = true
 		return nil
 	}
+	for e := range t.Metadata().PreviousFiles() {
+		if !w.exists(w.failing, e.MetadataFile) {
+			return fmt.Errorf("the metadata log names %s, which is not there", e.MetadataFile)
+		}
+	}
 	for _, s := range t.Metadata().Snapshots() {
 		if err := check(&s, s.ManifestList); err != nil {
 			return err
