@@ -37,7 +37,7 @@ type Manager struct {
 	turns turns
 }
 
-// SweepConfig says when data files that no commit took are deleted.
+// SweepConfig says when files that no commit took are deleted.
 type SweepConfig struct {
 	Interval time.Duration // how often they are looked for. 10 min if zero
 	Grace    time.Duration // how long they are kept; see [Sweeper]. 1 h if zero

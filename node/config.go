@@ -147,7 +147,7 @@ func (c *Config) Fields() []Field {
 		{"max-request-bytes", &c.MaxRequestBytes, "largest Kafka request, in bytes"},
 		{"max-connections", &c.MaxConnections, "most Kafka connections at a time"},
 		{"table-memory-bytes", &c.TableMemory, "memory for rows on their way into data files, in bytes"},
-		{"table-sweep-interval", &c.TableSweep, "how often data files that no commit took are looked for, and deleted"},
+		{"table-sweep-interval", &c.TableSweep, "how often files of tables that no commit took are looked for, and deleted"},
 		{"table-sweep-grace", &c.TableSweepGrace, "how long such a file is left alone after it was written or last named in the control log; half of it is longer than a request may be on its way to a catalog, and than clocks of nodes may differ"},
 		{"catalog-uri", &c.CatalogURI, "external Iceberg REST catalog to commit to; the built-in catalog if empty"},
 		{"catalog-warehouse", &c.CatalogWarehouse, "warehouse to name to the external catalog"},

@@ -8,7 +8,7 @@
 //
 // The log holds no truth about a table: how far it is lies in the table itself. Losing the
 // log loses requests and answers, which are asked again, and the journal of file names,
-// whose files then stay behind unadopted.
+// whose files then stay behind if no commit adopts them.
 package control
 
 import (
@@ -135,16 +135,17 @@ type (
 		Since      time.Time // arrival of the first record that is not in the files; zero if none
 	}
 
-	// Journal names files before they are written, and again while they wait for a commit.
-	// A file whose last entry is older than the grace of the sweep, and which no snapshot
-	// names, is garbage. Whoever holds a file gives it up before: see [Lapses].
+	// Journal names files before they are written, and again while they wait for a commit: data
+	// files, and what a commit writes itself. A file whose last entry is older than the grace of
+	// the sweep, and which the table does not name, is garbage. Whoever holds a file gives it up before: see [Lapses].
 	Journal struct {
 		At    time.Time
 		Table uuid.UUID
 		Names []string
 	}
 
-	// Committed says what a commit added to the table.
+	// Committed says what a commit added to the table. One without records, of columns or
+	// properties, has names alone.
 	Committed struct {
 		Epoch    int32
 		Commit   uuid.UUID
