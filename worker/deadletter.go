@@ -23,6 +23,13 @@ const (
 	HeaderSchemaID  = "tabletopic.schema.id"        // only if the payload names one
 )
 
+// HeaderReplayOf is the header of a record that is a dead letter again: which record it was, as topic
+// id, partition and offset with slashes between.
+const HeaderReplayOf = "tabletopic.replay.of"
+
+// DeadLetterSuffix makes the name of a topic that of its dead letters.
+const DeadLetterSuffix = ".dlq"
+
 // DeadLetterTopic appends dead letters to a topic, made when the first comes, with as many
 // partitions as the source has.
 type DeadLetterTopic struct {
@@ -35,7 +42,7 @@ type DeadLetterTopic struct {
 // "<source>.dlq" if it is empty.
 func NewDeadLetterTopic(set *partition.Set, source metadata.Topic, name string) *DeadLetterTopic {
 	if name == "" {
-		name = source.Name + ".dlq"
+		name = source.Name + DeadLetterSuffix
 	}
 	return &DeadLetterTopic{set, source, name}
 }

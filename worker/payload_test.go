@@ -214,3 +214,24 @@ func TestPartitionPausesAtABadRecord(t *testing.T) {
 	p.committed()
 	p.exact(4, 0)
 }
+
+// A dead letter has the headers of its record, whatever is read after it.
+func TestDeadLettersKeepTheirHeaders(t *testing.T) {
+	p := newPath(t, 1)
+	p.logs[0].codec = record.CodecLZ4
+	var want []string
+	for i := range 5 {
+		name := strings.Repeat(string(rune('a'+i)), 5-i)
+		p.logs[0].append(t, record.Record{Value: []byte("bad"), Headers: []record.Header{{Key: name, Value: []byte(name)}}})
+		want = append(want, name+"="+name)
+	}
+	p.start()
+	p.committed()
+	var got []string
+	for _, l := range p.letters.all(0) {
+		got = append(got, l.Record.Headers[0].Key+"="+string(l.Record.Headers[0].Value))
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}

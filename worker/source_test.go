@@ -17,6 +17,7 @@ type memoryLog struct {
 	batches []record.Batch // guarded by mu
 	start   int64          // guarded by mu
 	end     int64          // guarded by mu
+	codec   record.Codec   // of what is appended
 	held    int64          // guarded by mu
 	reads   int            // guarded by mu
 	notify  []chan<- struct{}
@@ -32,7 +33,7 @@ func (l *memoryLog) append(t *testing.T, records ...record.Record) {
 			records[i].Timestamp = 1_700_000_000_000 + records[i].Offset
 		}
 	}
-	b, err := record.AppendBatch(nil, record.BatchOptions{ProducerID: -1, ProducerEpoch: -1, BaseSequence: -1}, records)
+	b, err := record.AppendBatch(nil, record.BatchOptions{Codec: l.codec, ProducerID: -1, ProducerEpoch: -1, BaseSequence: -1}, records)
 	if err != nil {
 		t.Fatal(err)
 	}

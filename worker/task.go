@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -516,7 +517,8 @@ func (t *task) letter(rec *record.Record, bad *unfit, id int32) bool {
 	l := Letter{Record: record.Record{Offset: rec.Offset, Timestamp: rec.Timestamp, Key: slices.Clone(rec.Key), Value: slices.Clone(rec.Value)},
 		Cause: bad.cause, Detail: bad.detail, SchemaID: id}
 	for _, h := range rec.Headers {
-		l.Record.Headers = append(l.Record.Headers, record.Header{Key: h.Key, Value: slices.Clone(h.Value)})
+		l.Record.Headers = append(l.Record.Headers, record.Header{Key: strings.Clone(h.Key), Value: slices.Clone(h.Value)})
+		t.l.held += len(h.Key) + len(h.Value)
 	}
 	t.l.letters[t.p.index] = append(t.l.letters[t.p.index], l)
 	t.l.held += len(l.Record.Key) + len(l.Record.Value) + len(bad.detail) + 200
