@@ -334,7 +334,7 @@ func (n *Node) openTables(ctx context.Context, registry *schemaregistry.Registry
 			r.References = append(r.References, parquetio.Reference(d))
 		}
 		return r, err
-	})
+	}, registry)
 	shared := worker.NewShared(runtime.GOMAXPROCS(0), n.cfg.TableMemory, worker.NewMetrics(n.metrics))
 	shared.Grace = n.cfg.TableSweepGrace
 	n.workers = worker.Open(n.set, ctl, schemas, n.locatorOf, shared, n.log)

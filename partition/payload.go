@@ -12,9 +12,18 @@ type Payload struct {
 	Message string // of FormatLatest: full name of a Protobuf message; "" is the first
 }
 
+// Of returns p with that subject, unless it has one.
+func (p Payload) Of(subject string) Payload {
+	if p.Subject == "" {
+		p.Subject = subject
+	}
+	return p
+}
+
 // Formats of payloads.
 const (
 	FormatSchemaID = "schema-id" // the payload, or a header, names a schema of the registry
+	FormatLatest   = "latest"    // the latest schema of a subject: payloads do not name it
 	FormatString   = "string"    // UTF-8 text
 	FormatBytes    = "bytes"     // any bytes
 )
@@ -35,16 +44,16 @@ const (
 // payloadKeys are the settings of what records are. The names of AutoMQ for the same are
 // synonyms, and so are its values.
 func payloadKeys() []ConfigKey {
-	formats := map[string]string{"by_schema_id": FormatSchemaID, "raw": FormatBytes}
+	formats := map[string]string{"by_schema_id": FormatSchemaID, "by_latest_schema": FormatLatest, "raw": FormatBytes}
 	keys := []ConfigKey{
-		key("table.topic.value.format", "string", FormatSchemaID, "How values become columns: schema-id, as the registered schema that each names; string and bytes, as the one column value.",
-			oneOf(func(c *TopicConfig, v string) { c.Table.Value.Format = v }, formats, FormatSchemaID, FormatString, FormatBytes)),
-		key("table.topic.value.subject", "string", "", "Subject of values that name no schema.", only(notYet, "")),
-		key("table.topic.value.message", "string", "", "Protobuf message of values that name no schema, in full.", only(notYet, "")),
-		key("table.topic.key.format", "string", FormatBytes, "How keys become a column of their own: bytes, they do not; schema-id, as the registered schema that each names; string, as text.",
-			oneOf(func(c *TopicConfig, v string) { c.Table.Key.Format = v }, formats, FormatBytes, FormatSchemaID, FormatString)),
-		key("table.topic.key.subject", "string", "", "Subject of keys that name no schema.", only(notYet, "")),
-		key("table.topic.key.message", "string", "", "Protobuf message of keys that name no schema, in full.", only(notYet, "")),
+		key("table.topic.value.format", "string", FormatSchemaID, "How values become columns: schema-id, as the registered schema that each names; latest, as the latest version of a subject; string and bytes, as the one column value.",
+			oneOf(func(c *TopicConfig, v string) { c.Table.Value.Format = v }, formats, FormatSchemaID, FormatLatest, FormatString, FormatBytes)),
+		key("table.topic.value.subject", "string", "", `Subject of values of the format latest; empty is "<topic>-value".`, text(func(c *TopicConfig, v string) { c.Table.Value.Subject = v })),
+		key("table.topic.value.message", "string", "", "Full name of the Protobuf message that values of the format latest are; empty is the first of the schema.", text(func(c *TopicConfig, v string) { c.Table.Value.Message = v })),
+		key("table.topic.key.format", "string", FormatBytes, "How keys become a column of their own: bytes, they do not; schema-id, as the registered schema that each names; latest, as the latest version of a subject; string, as text.",
+			oneOf(func(c *TopicConfig, v string) { c.Table.Key.Format = v }, formats, FormatBytes, FormatSchemaID, FormatLatest, FormatString)),
+		key("table.topic.key.subject", "string", "", `Subject of keys of the format latest; empty is "<topic>-key".`, text(func(c *TopicConfig, v string) { c.Table.Key.Subject = v })),
+		key("table.topic.key.message", "string", "", "Full name of the Protobuf message that keys of the format latest are; empty is the first of the schema.", text(func(c *TopicConfig, v string) { c.Table.Key.Message = v })),
 		key("table.topic.key.column", "string", "_key", "Column of the key, unless its format is bytes.",
 			setName(func(c *TopicConfig, v string) { c.Table.KeyColumn = v })),
 		key("table.topic.errors.tolerance", "string", TolerateDLQ, "What becomes of a record that cannot become a row: dlq, a dead letter; skip, it is left out and counted; pause, its partition waits.",
@@ -95,6 +104,11 @@ func (t *TableConfig) ColumnOfKey() string {
 
 // checkPayloads refuses what does not go together.
 func (t *TableConfig) checkPayloads() error {
+	for part, p := range map[string]Payload{"value": t.Value, "key": t.Key} {
+		if p.Format != FormatLatest && p.Subject+p.Message != "" {
+			return fmt.Errorf("table.topic.%s.subject and .message are of the format %s: set table.topic.%s.format too", part, FormatLatest, part)
+		}
+	}
 	if t.Key.Format == FormatBytes {
 		return nil
 	}

@@ -19,6 +19,8 @@ import (
 	"log/slog"
 	"slices"
 
+	"github.com/google/uuid"
+
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/streamstore"
 )
@@ -96,6 +98,27 @@ func (r *Registry) Schema(ctx context.Context, id int) (Schema, error) {
 
 // errNoReference says that a referenced version is not there.
 var errNoReference = errors.New("the reference does not exist")
+
+// Latest returns the id of the latest version of a subject, as the database has it now.
+// metadata.ErrSchemaNotExist says that there is none.
+func (r *Registry) Latest(ctx context.Context, subject string) (id int32, err error) {
+	s, err := r.store.Subject(ctx, subject)
+	if err != nil {
+		return 0, err
+	}
+	for i := len(s.Versions) - 1; i >= 0; i-- {
+		if v := s.Versions[i]; !v.Deleted {
+			return int32(v.Schema.ID), nil
+		}
+	}
+	return 0, metadata.ErrSchemaNotExist
+}
+
+// GUID returns the id of the schema of that identity, or metadata.ErrSchemaNotExist.
+func (r *Registry) GUID(ctx context.Context, guid uuid.UUID) (id int32, err error) {
+	s, err := r.store.SchemaByGUID(ctx, guid)
+	return int32(s.ID), err
+}
 
 // dependencies reads the schemas that references lead to. A version that was soft deleted
 // still counts.

@@ -27,7 +27,7 @@ func (p *path) hang() (hold *heldCatalog, ended <-chan error, stop func()) {
 	for i, l := range p.logs {
 		sources[i] = l
 	}
-	w := New(Topic{p.topic, p.name}, sources, cut, control.NewSchemas(p.call), p.letters, p.locator, NewShared(0, 0, nil), p.worker, testLog(p.t))
+	w := New(Topic{p.topic, p.name}, sources, cut, control.NewSchemas(p.call, p), p.letters, p.locator, NewShared(0, 0, nil), p.worker, testLog(p.t))
 	ctx, cancel := context.WithCancel(context.Background())
 	workerCtx, stopWorker := context.WithCancel(ctx)
 	workerEnded, said := make(chan struct{}), make(chan error, 1)

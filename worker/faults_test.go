@@ -112,7 +112,7 @@ func TestZombieCoordinatorIsFenced(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	ended := make(chan error, 1)
-	worker := New(Topic{p.topic, p.name}, map[int32]Source{0: p.logs[0]}, cut, control.NewSchemas(p.call), p.letters, p.locator,
+	worker := New(Topic{p.topic, p.name}, map[int32]Source{0: p.logs[0]}, cut, control.NewSchemas(p.call, p), p.letters, p.locator,
 		NewShared(0, 0, nil), p.worker, testLog(t))
 	workerEnded := make(chan struct{})
 	workerCtx, stopWorker := context.WithCancel(ctx)
@@ -168,7 +168,7 @@ func TestCommitContinuesTheTable(t *testing.T) {
 	first := p.coordinator(p.epoch+1, hold)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	worker := New(Topic{p.topic, p.name}, map[int32]Source{0: p.logs[0]}, p.control, control.NewSchemas(p.call), p.letters, p.locator,
+	worker := New(Topic{p.topic, p.name}, map[int32]Source{0: p.logs[0]}, p.control, control.NewSchemas(p.call, p), p.letters, p.locator,
 		NewShared(0, 0, nil), p.worker, testLog(t))
 	workerEnded := make(chan struct{})
 	workerCtx, stopWorker := context.WithCancel(ctx)

@@ -44,7 +44,7 @@ func Open(set *partition.Set, ctl control.Log, schemas Schemas, locators Locator
 			return nil, nil
 		}
 		dead := NewDeadLetterTopic(set, t, cfg.Table.DLQ)
-		w := New(Topic{t.ID, t.Name}, sources, ctl, schemas, dead, locators(cfg.Table.Catalog), shared, configOf(cfg.Table, shared), log)
+		w := New(Topic{t.ID, t.Name}, sources, ctl, schemas, dead, locators(cfg.Table.Catalog), shared, configOf(t.Name, cfg.Table, shared), log)
 		m.mu.Lock()
 		m.workers[t.ID] = w
 		m.mu.Unlock()
@@ -67,10 +67,10 @@ func Open(set *partition.Set, ctl control.Log, schemas Schemas, locators Locator
 }
 
 // configOf returns the settings of a topic's worker.
-func configOf(t partition.TableConfig, shared *Shared) Config {
+func configOf(topic string, t partition.TableConfig, shared *Shared) Config {
 	return Config{
 		TargetFileBytes: t.TargetFileBytes, Grace: shared.Grace,
-		ValueFormat: t.Value.Format, KeyFormat: t.Key.Format, KeyColumn: t.ColumnOfKey(),
+		Value: t.Value.Of(topic + "-value"), Key: t.Key.Of(topic + "-key"), KeyColumn: t.ColumnOfKey(),
 		SkipTombstones: t.Tombstone == partition.TombstoneSkip, Tolerance: t.Tolerance,
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/google/uuid"
+
 	"github.com/tabletopic/tabletopic/coordinator/control"
 	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/metadata"
@@ -43,50 +45,171 @@ type unfit struct {
 	cause, detail string
 }
 
-// written tells what wrote data, and what of it is for the decoder.
-func written(format string, key bool, data []byte, headers []record.Header) (p payload, bad *unfit) {
-	p = payload{writer: control.Writer{Key: key}, body: data}
-	switch format {
+// A reading finds out what wrote the payloads of a chunk of records.
+type reading struct {
+	cfg     *Config
+	schemas Schemas
+	indexed map[int32]bool // schemas whose payloads have the indexes of a message in front, or have not
+	latest  [2]*control.Writer
+}
+
+func (w *Worker) reading() *reading {
+	return &reading{cfg: &w.cfg, schemas: w.schemas, indexed: map[int32]bool{}}
+}
+
+// side is the index of a part of the record in [reading.latest].
+func side(key bool) int {
+	if key {
+		return 1
+	}
+	return 0
+}
+
+// payload tells what wrote data, the value or the key of a record, and what of it is for the
+// decoder. An error says that this is not known now.
+func (r *reading) payload(ctx context.Context, key bool, data []byte, headers []record.Header) (p payload, bad *unfit, err error) {
+	p.body, p.writer.Key = data, key
+	format := &r.cfg.Value
+	if key {
+		format = &r.cfg.Key
+	}
+	switch format.Format {
 	case partition.FormatString:
 		p.writer.Format = control.FormatString
-		return p, nil
+		return p, nil, nil
 	case partition.FormatBytes:
 		p.writer.Format = control.FormatBytes
-		return p, nil
+		return p, nil, nil
+	case partition.FormatLatest:
+		if r.latest[side(key)] == nil {
+			if err := r.renew(ctx, key); err != nil {
+				return p, nil, err
+			}
+		}
+		p.writer = *r.latest[side(key)]
+		return p, nil, nil
 	}
 	name, reason := headerValueSchema, noMagic
 	if key {
 		name, reason = headerKeySchema, noMagicKey
 	}
+	indexes, inHeader := data, false
+	if h, ok := lastHeader(headers, name); ok {
+		if indexes, bad, err = r.schemaID(ctx, &p.writer, h); bad != nil {
+			bad = &unfit{CauseBadHeader, fmt.Sprintf("header %s holds neither a zero byte and a schema id, nor a one and a GUID", name)}
+		}
+		inHeader = true
+	} else if len(data) < wireID || data[0] != magicID {
+		return p, &unfit{CauseNoMagic, reason}, nil
+	} else {
+		indexes, bad, err = r.schemaID(ctx, &p.writer, data)
+		p.body = indexes
+	}
+	if bad != nil || err != nil {
+		return p, bad, err
+	}
+	indexed, known := r.indexed[p.writer.Schema]
+	if !known {
+		indexed, err = r.schemas.Indexed(ctx, p.writer.Schema)
+		if err != nil {
+			return p, nil, err
+		}
+		r.indexed[p.writer.Schema] = indexed
+	}
+	if !indexed || inHeader && len(indexes) == 0 {
+		return p, nil, nil
+	}
+	message, rest, err := parquetio.SplitMessageIndexes(indexes)
+	if err != nil {
+		return p, &unfit{CauseUndecodable, err.Error()}, nil
+	}
+	if p.writer.Message = message; !inHeader {
+		p.body = rest
+	}
+	return p, nil, nil
+}
+
+// schemaID reads which schema a header, or what is in front of a payload, names.
+func (r *reading) schemaID(ctx context.Context, w *control.Writer, data []byte) (rest []byte, bad *unfit, err error) {
+	switch {
+	case len(data) >= wireID && data[0] == magicID:
+		w.Schema = int32(binary.BigEndian.Uint32(data[1:]))
+		return data[wireID:], nil, nil
+	case len(data) >= wireGUID && data[0] == magicGUID:
+		w.Schema, err = r.schemas.GUID(ctx, uuid.UUID(data[1:wireGUID]))
+		return data[wireGUID:], nil, err
+	}
+	return nil, &unfit{cause: CauseBadHeader}, nil
+}
+
+// lastHeader returns the header of that name that counts.
+func lastHeader(headers []record.Header, name string) ([]byte, bool) {
 	for i := len(headers) - 1; i >= 0; i-- {
-		if headers[i].Key != name {
+		if headers[i].Key == name {
+			return headers[i].Value, true
+		}
+	}
+	return nil, false
+}
+
+// renew asks for the latest schema of values, or of keys.
+func (r *reading) renew(ctx context.Context, key bool) error {
+	format := &r.cfg.Value
+	if key {
+		format = &r.cfg.Key
+	}
+	w, err := r.schemas.Latest(ctx, format.Subject, format.Message)
+	if errors.Is(err, metadata.ErrSchemaNotExist) || errors.Is(err, control.ErrUnusableSchema) {
+		return fmt.Errorf("records wait for a version of the subject: %s", err) // which may come: it is no fault of theirs
+	}
+	if err != nil {
+		return err
+	}
+	w.Key = key
+	r.latest[side(key)] = &w
+	return nil
+}
+
+// renewed reports whether values or keys that name no schema have another one by now.
+func (r *reading) renewed(ctx context.Context) (bool, error) {
+	changed := false
+	for i, was := range r.latest {
+		if was == nil {
 			continue
 		}
-		switch h := headers[i].Value; {
-		case len(h) >= wireID && h[0] == magicID:
-			p.writer.Schema = int32(binary.BigEndian.Uint32(h[1:]))
-			return p, nil
-		case len(h) >= wireGUID && h[0] == magicGUID:
-			return p, &unfit{CauseUnknownSchema, fmt.Sprintf("header %s names a schema by GUID, which this registry does not know: let the serializer write ids", name)}
+		if err := r.renew(ctx, i == side(true)); err != nil {
+			return false, err
 		}
-		return p, &unfit{CauseBadHeader, fmt.Sprintf("header %s holds neither a zero byte and a schema id, nor a one and a GUID", name)}
+		changed = changed || *r.latest[i] != *was
 	}
-	if len(data) < wireID || data[0] != magicID {
-		return p, &unfit{CauseNoMagic, reason}
-	}
-	p.writer.Schema = int32(binary.BigEndian.Uint32(data[1:]))
-	p.body = data[wireID:]
-	return p, nil
+	return changed, nil
 }
 
 // payload finds the decoder of data, or why there can be none. With neither, needed or err says
 // what must come first.
-func (t *task) payload(ctx context.Context, format string, key bool, data []byte, headers []record.Header) (payload, *unfit) {
-	p, bad := written(format, key, data, headers)
+func (t *task) payload(ctx context.Context, key bool, data []byte, headers []record.Header) (payload, *unfit) {
+	p, bad, err := t.reading.payload(ctx, key, data, headers)
+	if err != nil {
+		return p, t.unknown(err)
+	}
 	if bad == nil {
 		p.decoder, bad = t.decoder(ctx, p.writer)
 	}
 	return p, bad
+}
+
+// unknown says what an error of the registry means for a record.
+func (t *task) unknown(err error) *unfit {
+	switch {
+	case errors.Is(err, metadata.ErrSchemaNotExist):
+		return &unfit{CauseUnknownSchema, err.Error()}
+	case control.Certain(err):
+		return &unfit{CauseBadSchema, err.Error()}
+	case !invariant.Off("registry-down-waits"):
+		t.err = fmt.Errorf("the registry does not answer; the partition waits: %w", err)
+		return nil
+	}
+	return &unfit{CauseUnknownSchema, err.Error()}
 }
 
 // decoder returns the decoder of what w writes, or why its records cannot become rows. With
@@ -100,16 +223,8 @@ func (t *task) decoder(ctx context.Context, w control.Writer) (*parquetio.Decode
 		return t.decoders[w], nil
 	}
 	v, err := t.w.schemas.Value(ctx, w)
-	switch {
-	case errors.Is(err, metadata.ErrSchemaNotExist):
-		return nil, &unfit{CauseUnknownSchema, err.Error()}
-	case control.Certain(err):
-		return nil, &unfit{CauseBadSchema, err.Error()}
-	case err != nil && !invariant.Off("registry-down-waits"):
-		t.err = fmt.Errorf("the registry does not answer; the partition waits: %w", err)
-		return nil, nil
-	case err != nil:
-		return nil, &unfit{CauseUnknownSchema, err.Error()}
+	if err != nil {
+		return nil, t.unknown(err)
 	}
 	if w.Key {
 		v = v.AsKey()

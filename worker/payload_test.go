@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	"github.com/tabletopic/tabletopic/coordinator"
 	"github.com/tabletopic/tabletopic/partition"
@@ -76,7 +77,7 @@ func (p *path) takes(records []record.Record, dead int64, want ...string) {
 
 func TestTextAndBytesAreOneColumn(t *testing.T) {
 	p := newPath(t, 1)
-	p.worker.ValueFormat = partition.FormatString
+	p.worker.Value.Format = partition.FormatString
 	p.takes([]record.Record{{Value: []byte("grüß")}, {Value: []byte{}}, {Value: []byte{0xff}}, {}}, 1,
 		`{"value":"grüß"}`, `{"value":""}`, `{"value":null}`)
 	if l := p.letters.all(0); len(l) != 1 || l[0].Record.Offset != 2 || l[0].Cause != CauseUndecodable {
@@ -84,7 +85,7 @@ func TestTextAndBytesAreOneColumn(t *testing.T) {
 	}
 
 	p = newPath(t, 1)
-	p.worker.ValueFormat = partition.FormatBytes
+	p.worker.Value.Format = partition.FormatBytes
 	p.takes([]record.Record{{Value: []byte{0, 0xff}}, {Value: []byte{}}}, 0, `{"value":"AP8="}`, `{"value":""}`)
 }
 
@@ -94,7 +95,7 @@ func TestTextInAColumnOfNumbers(t *testing.T) {
 	p.schemas[1] = `"long"`
 	p.takes([]record.Record{{Value: []byte{0, 0, 0, 0, 1, 14}}}, 0, `{"value":7}`)
 	p.crash()
-	p.worker.ValueFormat = partition.FormatString
+	p.worker.Value.Format = partition.FormatString
 	p.takes([]record.Record{{Value: []byte("seven")}}, 1, `{"value":7}`)
 	if l := p.letters.all(0); len(l) != 1 || l[0].Cause != CauseIncompatible {
 		t.Errorf("dead letters %+v", l)
@@ -106,7 +107,7 @@ func TestTextInAColumnOfNumbers(t *testing.T) {
 func TestKeysBecomeAColumn(t *testing.T) {
 	p := newPath(t, 1)
 	p.cfg.KeyColumn, p.worker.KeyColumn = "_key", "_key"
-	p.worker.KeyFormat = partition.FormatSchemaID
+	p.worker.Key.Format = partition.FormatSchemaID
 	const key = `{"type":"record","name":"K","fields":[{"name":"id","type":"long"}]}`
 	p.schemas[2] = key
 	with := func(r record.Record, key []byte) record.Record { r.Key = key; return r }
@@ -120,7 +121,7 @@ func TestKeysBecomeAColumn(t *testing.T) {
 
 	p = newPath(t, 1)
 	p.cfg.KeyColumn, p.worker.KeyColumn = "who", "who"
-	p.worker.KeyFormat, p.worker.ValueFormat = partition.FormatString, partition.FormatString
+	p.worker.Key.Format, p.worker.Value.Format = partition.FormatString, partition.FormatString
 	p.takes([]record.Record{{Key: []byte("ada"), Value: []byte("x")}, {Key: []byte{0xff}, Value: []byte("y")}, {Key: []byte{}, Value: []byte("z")}}, 1,
 		`{"value":"x","who":"ada"}`, `{"value":"z","who":""}`)
 }
@@ -132,7 +133,7 @@ func TestKeyColumnComesLater(t *testing.T) {
 	p.logs[0].append(t, event(t, 1))
 	p.committed()
 	p.crash()
-	p.cfg.KeyColumn, p.worker.KeyColumn, p.worker.KeyFormat = "_key", "_key", partition.FormatString
+	p.cfg.KeyColumn, p.worker.KeyColumn, p.worker.Key.Format = "_key", "_key", partition.FormatString
 	p.takes([]record.Record{event(t, 2)}, 0, `{"_key":null,"id":1,"name":"name 1"}`, `{"_key":"k","id":2,"name":"name 2"}`)
 }
 
@@ -145,9 +146,11 @@ func TestHeaderNamesTheSchema(t *testing.T) {
 		return r
 	}
 	bare := func(id int64) record.Record { r := event(t, id); r.Value = r.Value[wireID:]; return r }
-	guid := header(bare(4), append([]byte{1}, p.topic[:]...)...)
-	p.takes([]record.Record{header(bare(1), 0, 0, 0, 0, 1), event(t, 2), header(header(bare(3), 9), 0, 0, 0, 0, 1), guid, header(bare(5), 0, 0), header(bare(6)), header(bare(7), 0, 0, 0, 0, 9)}, 4,
-		`{"id":1,"name":"name 1"}`, `{"id":2,"name":"name 2"}`, `{"id":3,"name":"name 3"}`)
+	known := uuid.New()
+	p.guids = map[uuid.UUID]int32{known: 1}
+	guid := func(id int64, g uuid.UUID) record.Record { return header(bare(id), append([]byte{1}, g[:]...)...) }
+	p.takes([]record.Record{header(bare(1), 0, 0, 0, 0, 1), event(t, 2), header(header(bare(3), 9), 0, 0, 0, 0, 1), guid(8, known), guid(4, uuid.New()), header(bare(5), 0, 0), header(bare(6)), header(bare(7), 0, 0, 0, 0, 9)}, 4,
+		`{"id":1,"name":"name 1"}`, `{"id":2,"name":"name 2"}`, `{"id":3,"name":"name 3"}`, `{"id":8,"name":"name 8"}`)
 	causes := map[string]int{}
 	for _, l := range p.letters.all(0) {
 		causes[l.Cause]++
@@ -234,4 +237,55 @@ func TestDeadLettersKeepTheirHeaders(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
+}
+
+// Records that name no schema are of the latest version of their subject: they wait until there is
+// one, and a version that is registered while they come is that of the first record after it.
+func TestLatestSchemaOfASubject(t *testing.T) {
+	p := newPath(t, 1)
+	p.worker.Value = partition.Payload{Format: partition.FormatLatest, Subject: "events-value"}
+	p.start()
+	bare := func(r record.Record) record.Record { r.Value = r.Value[wireID:]; return r }
+	p.logs[0].append(t, bare(event(t, 1)))
+	p.wait(func() bool {
+		return strings.Contains(p.running.Lag(time.Now())[0].Trouble, "events-value")
+	}, func() string { return "the partition to wait for the subject" })
+	register := func(id int32) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.latest = map[string]int32{"events-value": id}
+	}
+	register(1)
+	p.committed()
+	const v2 = `{"type":"record","name":"Event","fields":[{"name":"id","type":"long"},{"name":"name","type":["null","string"],"default":null},{"name":"more","type":"long","default":0}]}`
+	p.mu.Lock()
+	p.schemas[2] = v2
+	p.mu.Unlock()
+	register(2)
+	p.logs[0].append(t, bare(encode(t, 2, v2, map[string]any{"id": int64(2), "name": "b", "more": int64(7)})), record.Record{Value: []byte{0xff}})
+	p.committed()
+	p.exact(2, 1)
+	if d := cmp.Diff([]string{`{"id":1,"more":null,"name":"name 1"}`, `{"id":2,"more":7,"name":"b"}`}, p.rows()); d != "" {
+		t.Error(d)
+	}
+}
+
+// Of a Protobuf schema, the indexes in front of the payload, or behind the id in a header, say
+// which message it is; without them a setting does.
+func TestProtobufMessages(t *testing.T) {
+	const schema = "syntax = \"proto3\"; message A { int64 id = 1; } message B { int64 other = 1; }"
+	p := newPath(t, 1)
+	p.typ, p.schemas[1] = "PROTOBUF", schema
+	body := []byte{8, 7} // field 1 is 7
+	wire := func(indexes ...byte) record.Record {
+		return record.Record{Value: append(append([]byte{0, 0, 0, 0, 1}, indexes...), body...)}
+	}
+	header := record.Record{Value: body, Headers: []record.Header{{Key: headerValueSchema, Value: []byte{0, 0, 0, 0, 1, 2, 2}}}}
+	p.takes([]record.Record{wire(0), wire(2, 2), wire(2, 0), header, wire(0xff)}, 1,
+		`{"id":7,"other":null}`, `{"id":null,"other":7}`, `{"id":7,"other":null}`, `{"id":null,"other":7}`)
+
+	p = newPath(t, 1)
+	p.typ, p.schemas[1], p.latest = "PROTOBUF", schema, map[string]int32{"b": 1}
+	p.worker.Value = partition.Payload{Format: partition.FormatLatest, Subject: "b", Message: "B"}
+	p.takes([]record.Record{{Value: body}}, 0, `{"other":7}`)
 }

@@ -48,7 +48,10 @@ type path struct {
 	limit   time.Duration // of wait; 20 s if zero
 
 	mu      sync.Mutex
-	schemas map[int32]string // guarded by mu
+	schemas map[int32]string    // guarded by mu
+	latest  map[string]int32    // guarded by mu; by subject
+	guids   map[uuid.UUID]int32 // guarded by mu
+	typ     string              // of the schemas; AVRO if empty
 
 	running *Worker
 	commits *coordinator.Coordinator // that runs with it
@@ -83,7 +86,7 @@ func newPathOn(t *testing.T, partitions int32, bucket objectstore.Bucket, wareho
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if text, ok := p.schemas[id]; ok {
-			return control.RegisteredSchema{Text: text}, nil
+			return control.RegisteredSchema{Type: p.typ, Text: text}, nil
 		}
 		return control.RegisteredSchema{}, metadata.ErrSchemaNotExist
 	}
@@ -119,7 +122,7 @@ func (p *path) start() {
 	for i, l := range p.logs {
 		sources[i] = l
 	}
-	p.running = New(Topic{p.topic, p.name}, sources, p.control, control.NewSchemas(p.call), p.letters, p.locator,
+	p.running = New(Topic{p.topic, p.name}, sources, p.control, control.NewSchemas(p.call, p), p.letters, p.locator,
 		NewShared(0, 0, nil), p.worker, testLog(p.t))
 	wg.Go(func() { _ = p.running.Run(ctx) })
 	c := p.coordinator(p.epoch, p.catalog)
@@ -136,7 +139,7 @@ func (p *path) coordinator(epoch int32, cat catalog.Catalog) *coordinator.Coordi
 func (p *path) coordinatorOn(ctl control.Log, epoch int32, cat catalog.Catalog) *coordinator.Coordinator {
 	p.t.Helper()
 	c, err := coordinator.New(coordinator.Topic{ID: p.topic, Name: p.name, Partitions: int32(len(p.logs)), Epoch: epoch},
-		cat, ctl, control.NewSchemas(p.call), p.cfg, nil, testLog(p.t))
+		cat, ctl, control.NewSchemas(p.call, p), p.cfg, nil, testLog(p.t))
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -149,6 +152,26 @@ func (p *path) call(ctx context.Context, id int32) (control.RegisteredSchema, er
 	lookup := p.lookup
 	p.mu.Unlock()
 	return lookup(ctx, id)
+}
+
+// Latest implements control.Names.
+func (p *path) Latest(_ context.Context, subject string) (int32, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if id, ok := p.latest[subject]; ok {
+		return id, nil
+	}
+	return 0, metadata.ErrSchemaNotExist
+}
+
+// GUID implements control.Names.
+func (p *path) GUID(_ context.Context, guid uuid.UUID) (int32, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if id, ok := p.guids[guid]; ok {
+		return id, nil
+	}
+	return 0, metadata.ErrSchemaNotExist
 }
 
 // crash drops everything that is not in logs, bucket and catalog.

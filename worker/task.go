@@ -308,7 +308,7 @@ func (w *Worker) start(p *part, l *lane, chunk int) {
 	g, t := w.gen, w.table
 	p.busy, l.busy, p.lane = true, true, l
 	task := &task{w: w, p: p, l: l, chunk: chunk, table: t, refused: w.refused, joins: l.ranges[p.index] != nil, next: p.next, gap: p.gap, skip: p.skip,
-		decoders: map[control.Writer]*parquetio.Decoder{}}
+		reading: w.reading(), decoders: map[control.Writer]*parquetio.Decoder{}}
 	g.tasks.Go(func() {
 		if !w.shared.enter(g.ctx) {
 			return
@@ -328,6 +328,7 @@ type task struct {
 	table   *tableInfo
 	refused map[control.Writer]string
 
+	reading  *reading
 	decoders map[control.Writer]*parquetio.Decoder // those of table, as far as used
 
 	joins  bool  // the lane has records of the partition
@@ -442,7 +443,7 @@ func (t *task) record(ctx context.Context, rec *record.Record, m parquetio.Recor
 	var value payload
 	if rec.Value != nil {
 		var bad *unfit
-		if value, bad = t.payload(ctx, t.w.cfg.ValueFormat, false, rec.Value, rec.Headers); bad != nil {
+		if value, bad = t.payload(ctx, false, rec.Value, rec.Headers); bad != nil {
 			return t.dead(rec, bad, value.writer.Schema)
 		}
 		if value.decoder == nil {
@@ -453,7 +454,7 @@ func (t *task) record(ctx context.Context, rec *record.Record, m parquetio.Recor
 		return true
 	}
 	if rec.Key != nil && t.w.cfg.KeyColumn != "" {
-		key, bad := t.payload(ctx, t.w.cfg.KeyFormat, true, rec.Key, rec.Headers)
+		key, bad := t.payload(ctx, true, rec.Key, rec.Headers)
 		if bad != nil {
 			return t.dead(rec, bad, key.writer.Schema)
 		}
@@ -474,6 +475,14 @@ func (t *task) record(ctx context.Context, rec *record.Record, m parquetio.Recor
 		t.rows++
 		return true
 	case errors.As(err, &wrong):
+		// What names no schema may be of one that was registered since the chunk was read.
+		switch again, err := t.reading.renewed(ctx); {
+		case err != nil:
+			t.err = err
+			return false
+		case again:
+			return t.record(ctx, rec, m)
+		}
 		return t.dead(rec, &unfit{CauseUndecodable, err.Error()}, value.writer.Schema)
 	case errors.Is(err, parquetio.ErrFull):
 		t.split, t.full = true, true
@@ -630,7 +639,7 @@ func (w *Worker) firstWriter(ctx context.Context, p *part, from int64) (none con
 	reader := w.shared.readers.Get().(*record.Reader)
 	defer w.shared.readers.Put(reader)
 	var rec record.Record
-	bad := map[control.Writer]bool{}
+	bad, reading := map[control.Writer]bool{}, w.reading()
 	for _, b := range batches {
 		if err := reader.Reset(b); err != nil {
 			return none, fmt.Errorf("batch at offset %d: %w", b.BaseOffset(), err)
@@ -646,9 +655,12 @@ func (w *Worker) firstWriter(ctx context.Context, p *part, from int64) (none con
 			if rec.Value == nil {
 				continue
 			}
-			value, unfit := written(w.cfg.ValueFormat, false, rec.Value, rec.Headers)
+			value, unfit, err := reading.payload(ctx, false, rec.Value, rec.Headers)
+			if err != nil && !control.Certain(err) {
+				return none, err
+			}
 			writer := value.writer
-			if unfit != nil || bad[writer] {
+			if err != nil || unfit != nil || bad[writer] {
 				continue
 			}
 			_, err = w.schemas.Value(ctx, writer)

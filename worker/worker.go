@@ -33,6 +33,7 @@ import (
 	"github.com/tabletopic/tabletopic/catalog"
 	"github.com/tabletopic/tabletopic/coordinator/control"
 	"github.com/tabletopic/tabletopic/parquetio"
+	"github.com/tabletopic/tabletopic/partition"
 	"github.com/tabletopic/tabletopic/record"
 )
 
@@ -62,6 +63,9 @@ var ErrBelowStart = errors.New("offset below the log's start")
 // Schemas gives writer schemas as columns; [control.Schemas] says what its errors mean.
 type Schemas interface {
 	Value(ctx context.Context, w control.Writer) (*parquetio.ValueSchema, error)
+	Indexed(ctx context.Context, id int32) (bool, error)
+	Latest(ctx context.Context, subject, message string) (control.Writer, error)
+	GUID(ctx context.Context, guid uuid.UUID) (int32, error)
 }
 
 // DeadLetters takes the records that cannot become rows.
@@ -94,18 +98,18 @@ const (
 
 // Config of a Worker.
 type Config struct {
-	TargetFileBytes int64         // a file is closed when it has this size. 64 MiB if zero
-	ChunkBytes      int           // a task reads about this much. 1 MiB if zero
-	MaxLanes        int           // files open at a time. GOMAXPROCS if zero
-	Retry           time.Duration // pause before the registry or a store is asked again. 1 s if zero
-	Grace           time.Duration // of the sweep; files that wait are journalled again after a quarter of it. 1 h if zero
-	Offer           time.Duration // files that no commit took are offered again after this. 30 s if zero
-	ValueFormat     string        // partition.FormatSchemaID, …: what values are. FormatSchemaID if empty
-	KeyFormat       string        // what keys are, if they become a column
-	KeyColumn       string        // that they become; none if empty
-	SkipTombstones  bool          // a record without value becomes nothing, instead of a row of nulls
-	Tolerance       string        // partition.TolerateDLQ, …: what becomes of a record that cannot become a row. TolerateDLQ if empty
-	Gather          time.Duration // a partition with few records is read after this, or for a commit. 1 s if zero
+	TargetFileBytes int64             // a file is closed when it has this size. 64 MiB if zero
+	ChunkBytes      int               // a task reads about this much. 1 MiB if zero
+	MaxLanes        int               // files open at a time. GOMAXPROCS if zero
+	Retry           time.Duration     // pause before the registry or a store is asked again. 1 s if zero
+	Grace           time.Duration     // of the sweep; files that wait are journalled again after a quarter of it. 1 h if zero
+	Offer           time.Duration     // files that no commit took are offered again after this. 30 s if zero
+	Value           partition.Payload // what values are; with FormatSchemaID if it has no format
+	Key             partition.Payload // what keys are, if they become a column
+	KeyColumn       string            // that they become; none if empty
+	SkipTombstones  bool              // a record without value becomes nothing, instead of a row of nulls
+	Tolerance       string            // partition.TolerateDLQ, …: what becomes of a record that cannot become a row. TolerateDLQ if empty
+	Gather          time.Duration     // a partition with few records is read after this, or for a commit. 1 s if zero
 }
 
 // A Worker converts the partitions of one topic that this node leads. Only run touches the

@@ -385,15 +385,12 @@ func (r *replayer) tryDeliver(ctx context.Context, partition int32, data []byte)
 	if err != nil {
 		return err
 	}
-	for _, t := range answer.(*kmsg.ProduceResponse).Topics {
-		for _, p := range t.Partitions {
-			if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
-				return kafkaError("replay to", r.letters.topic, err, text(p.ErrorMessage))
-			}
-			return nil
-		}
+	topics := answer.(*kmsg.ProduceResponse).Topics
+	if len(topics) != 1 || len(topics[0].Partitions) != 1 {
+		return errors.New("produce was not answered")
 	}
-	return errors.New("produce was not answered")
+	got := topics[0].Partitions[0]
+	return kafkaError("replay to", r.letters.topic, kerr.ErrorForCode(got.ErrorCode), text(got.ErrorMessage))
 }
 
 func text(s *string) string {

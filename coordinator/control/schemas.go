@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/google/uuid"
+
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/parquetio"
 )
@@ -21,6 +23,14 @@ type RegisteredSchema struct {
 // by a read that cannot be stale; any other error says that the registry cannot tell now.
 type Lookup func(ctx context.Context, id int32) (RegisteredSchema, error)
 
+// Names gives the id of a schema that records name otherwise. Its errors are those of a [Lookup].
+type Names interface {
+	// Latest returns the schema of the latest version of a subject.
+	Latest(ctx context.Context, subject string) (id int32, err error)
+	// GUID returns the schema of that identity.
+	GUID(ctx context.Context, guid uuid.UUID) (id int32, err error)
+}
+
 // ErrUnusableSchema says that a schema exists and cannot become columns. No retry helps.
 var ErrUnusableSchema = errors.New("schema cannot become columns")
 
@@ -28,17 +38,75 @@ var ErrUnusableSchema = errors.New("schema cannot become columns")
 // changes its meaning.
 type Schemas struct {
 	lookup Lookup
+	names  Names
 
 	mu    sync.Mutex
 	known map[Writer]*parquetio.ValueSchema // guarded by mu
+	guids map[uuid.UUID]int32               // guarded by mu
 }
+
+const typeProtobuf = "PROTOBUF"
 
 // maxSchemas bounds the cache.
 const maxSchemas = 1000
 
-// NewSchemas returns a cache over lookup.
-func NewSchemas(lookup Lookup) *Schemas {
-	return &Schemas{lookup: lookup, known: map[Writer]*parquetio.ValueSchema{}}
+// NewSchemas returns a cache over a registry.
+func NewSchemas(lookup Lookup, names Names) *Schemas {
+	return &Schemas{lookup: lookup, names: names, known: map[Writer]*parquetio.ValueSchema{}, guids: map[uuid.UUID]int32{}}
+}
+
+// Indexed reports whether payloads of a schema have the indexes of a message in front, as those of
+// Protobuf do.
+func (s *Schemas) Indexed(ctx context.Context, id int32) (bool, error) {
+	r, err := s.lookup(ctx, id)
+	if err != nil {
+		return false, fmt.Errorf("schema %d: %w", id, err)
+	}
+	return r.Type == typeProtobuf, nil
+}
+
+// Latest returns what writes the values of records that name no schema: the latest version of a
+// subject, and of a Protobuf schema the message of that full name, the first if it is empty. The
+// registry is asked each time.
+func (s *Schemas) Latest(ctx context.Context, subject, message string) (w Writer, err error) {
+	if w.Schema, err = s.names.Latest(ctx, subject); err != nil {
+		return w, fmt.Errorf("subject %s: %w", subject, err)
+	}
+	if message == "" {
+		return w, nil
+	}
+	r, err := s.lookup(ctx, w.Schema)
+	if err != nil {
+		return w, fmt.Errorf("schema %d: %w", w.Schema, err)
+	}
+	if r.Type != typeProtobuf {
+		return w, fmt.Errorf("subject %s: %w: it is of type %s, and has no message %s", subject, ErrUnusableSchema, r.Type, message)
+	}
+	if w.Message, err = parquetio.MessageIndexes(r.Text, message, r.References...); err != nil {
+		return w, fmt.Errorf("subject %s: %w: %w", subject, ErrUnusableSchema, err)
+	}
+	return w, nil
+}
+
+// GUID returns the id of a schema that a record names by its GUID.
+func (s *Schemas) GUID(ctx context.Context, guid uuid.UUID) (int32, error) {
+	s.mu.Lock()
+	id, ok := s.guids[guid]
+	s.mu.Unlock()
+	if ok {
+		return id, nil
+	}
+	id, err := s.names.GUID(ctx, guid)
+	if err != nil {
+		return 0, fmt.Errorf("schema %s: %w", guid, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.guids) >= maxSchemas {
+		clear(s.guids)
+	}
+	s.guids[guid] = id
+	return id, nil
 }
 
 // Value returns the columns of w. Its error is metadata.ErrSchemaNotExist or ErrUnusableSchema if
@@ -62,7 +130,7 @@ func (s *Schemas) Value(ctx context.Context, w Writer) (*parquetio.ValueSchema, 
 	switch r.Type {
 	case "", "AVRO":
 		v, err = parquetio.ParseAvro(r.Text, r.References...)
-	case "PROTOBUF":
+	case typeProtobuf:
 		v, err = parquetio.ParseProtobuf(r.Text, w.Message, r.References...)
 	default:
 		err = fmt.Errorf("type %s has no table mapping yet; use Avro or Protobuf", r.Type)

@@ -162,7 +162,7 @@ func (l *tableLife) open() error {
 	if err != nil {
 		return err
 	}
-	schemas := control.NewSchemas(l.lookup)
+	schemas := control.NewSchemas(l.lookup, nil)
 	data := locate(&tableBucket{inFlight{w.disk, &w.sent}, l.actor})
 	locators := func(string) catalog.Locator { return data }
 	l.coordinators = coordinator.Open(l.set, l.ctl, func(string) (catalog.Catalog, error) { return cat, nil }, schemas, locators,
