@@ -8,34 +8,6 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// Scripts of the compatibility rules. A case has the lines "old …" and "new …"; the command
-// names the level; the output are the reasons, or ok.
-func TestCompatibility(t *testing.T) {
-	datadriven.Walk(t, "testdata/compat", func(t *testing.T, path string) {
-		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			schemas := map[string]model{}
-			for line := range strings.Lines(d.Input) {
-				name, text, _ := strings.Cut(strings.TrimSpace(line), " ")
-				text, err := canonicalAvro(text, false)
-				if err != nil {
-					d.Fatalf(t, "%s: %v", name, err)
-				}
-				if schemas[name], err = parse(typeAvro, text, nil); err != nil {
-					d.Fatalf(t, "%s: %v", name, err)
-				}
-			}
-			var out strings.Builder
-			for _, why := range incompatibleAt(level(strings.ToUpper(d.Cmd)), false, schemas["new"], schemas["old"]) {
-				fmt.Fprintf(&out, "%s %s: %s\n", why.kind, why.path, why.reason)
-			}
-			if out.Len() == 0 {
-				return "ok\n"
-			}
-			return out.String()
-		})
-	})
-}
-
 // Scripts of the canonical form: two texts of one schema become one.
 func TestCanonical(t *testing.T) {
 	datadriven.Walk(t, "testdata/canonical", func(t *testing.T, path string) {

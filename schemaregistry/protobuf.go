@@ -28,11 +28,11 @@ const (
 	maxProtobufName  = 255 // bytes of a name or package
 )
 
-// canonicalProtobuf writes a schema from its descriptor: no comments, its parts in one order
-// (imports, options, messages, enums, services, extensions), names only as long as needed.
-// Messages keep their order, by which serializers number them. normalize also sorts imports
-// and fields. The text is source, or a FileDescriptorProto in base64, as Python's serializer
-// sends it.
+// canonicalProtobuf writes a schema from its descriptor: no comments, names only as long as
+// needed, and its parts in the order that they have. normalize brings them in one order
+// (imports, options, messages, enums, services, extensions) and sorts imports and fields;
+// messages keep their order, by which serializers number them. The text is source, or a
+// FileDescriptorProto in base64, as Python's serializer sends it.
 func canonicalProtobuf(text string, dependencies []Dependency, normalize bool) (string, error) {
 	root, err := readProtobuf(text)
 	if err != nil {
@@ -42,9 +42,10 @@ func canonicalProtobuf(text string, dependencies []Dependency, normalize bool) (
 	if err != nil {
 		return "", err
 	}
-	p := protodesc.ToFileDescriptorProto(file)
+	p := descriptorOf(file)
 	if normalize {
 		normalizeProtobuf(p)
+		// Without positions in a source the printer has an order of its own.
 		if file, err = compileProtobuf(protocompile.SearchResult{Proto: p}, dependencies); err != nil {
 			return "", err
 		}
@@ -58,15 +59,50 @@ func canonicalProtobuf(text string, dependencies []Dependency, normalize bool) (
 	if err != nil {
 		return "", fmt.Errorf("its canonical form: %w", err)
 	}
-	want, err1 := serialized.Marshal(p)
-	got, err2 := serialized.Marshal(protodesc.ToFileDescriptorProto(again))
-	if err1 != nil || err2 != nil || !bytes.Equal(got, want) {
+	if want, got := meaningOf(p), meaningOf(descriptorOf(again)); want == nil || !bytes.Equal(got, want) {
 		return "", errors.New("it has no canonical form that means the same")
 	}
 	return out, nil
 }
 
+func descriptorOf(file linker.File) *descriptorpb.FileDescriptorProto {
+	p := protodesc.ToFileDescriptorProto(file)
+	p.SourceCodeInfo = nil
+	return p
+}
+
 var serialized = proto.MarshalOptions{Deterministic: true}
+
+// meaningOf serializes a descriptor without regard to where the messages are that stand for
+// entries of maps: they come with their fields.
+func meaningOf(p *descriptorpb.FileDescriptorProto) []byte {
+	p = proto.CloneOf(p)
+	for _, m := range p.MessageType {
+		entriesLast(m)
+	}
+	b, err := serialized.Marshal(p)
+	if err != nil {
+		return nil
+	}
+	return b
+}
+
+func entriesLast(m *descriptorpb.DescriptorProto) {
+	slices.SortStableFunc(m.NestedType, func(a, b *descriptorpb.DescriptorProto) int {
+		return cmp.Compare(entryRank(a), entryRank(b))
+	})
+	for _, n := range m.NestedType {
+		entriesLast(n)
+	}
+}
+
+// entryRank is empty for messages; entries come behind them by name.
+func entryRank(m *descriptorpb.DescriptorProto) string {
+	if m.GetOptions().GetMapEntry() {
+		return m.GetName()
+	}
+	return ""
+}
 
 // readProtobuf is the root of a compilation, whose size is bounded.
 func readProtobuf(text string) (protocompile.SearchResult, error) {
@@ -188,7 +224,7 @@ func compileProtobuf(root protocompile.SearchResult, dependencies []Dependency) 
 		}
 		return protocompile.SearchResult{}, fmt.Errorf("no reference has the name %q: %w", path, fs.ErrNotExist)
 	}
-	c := protocompile.Compiler{Resolver: protocompile.WithStandardImports(protocompile.ResolverFunc(find)), MaxParallelism: 1}
+	c := protocompile.Compiler{Resolver: protocompile.WithStandardImports(protocompile.ResolverFunc(find)), MaxParallelism: 1, SourceInfoMode: protocompile.SourceInfoStandard}
 	files, err := c.Compile(context.Background(), protobufFile)
 	if err != nil {
 		return nil, err
@@ -235,7 +271,7 @@ func serializedProtobuf(text string, dependencies []Dependency) (string, error) 
 	if err != nil {
 		return "", err
 	}
-	b, err := serialized.Marshal(protodesc.ToFileDescriptorProto(file))
+	b, err := serialized.Marshal(descriptorOf(file))
 	return base64.StdEncoding.EncodeToString(b), err
 }
 
