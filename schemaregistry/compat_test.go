@@ -127,3 +127,69 @@ func matrix(t *testing.T, d *datadriven.TestData, schemaType string) string {
 	}
 	return out.String()
 }
+
+// Types that contain themselves, unions of thousands, and what has exponentially many
+// paths: comparisons end, and a schema reads itself unless that is said to be too complex.
+func TestComparisonsEnd(t *testing.T) {
+	list := func(n int, separator string, item func(i int) string) string {
+		var all []string
+		for i := range n {
+			all = append(all, item(i))
+		}
+		return strings.Join(all, separator)
+	}
+	for _, test := range []struct {
+		name, schemaType, text string
+		tooComplex             bool
+	}{
+		{"recursive records", typeAvro, `{"type":"record","name":"A","fields":[{"name":"b","type":["null",{"type":"record","name":"B","fields":[{"name":"a","type":["null","A","B"]},{"name":"m","type":{"type":"map","values":"A"}}]}]}]}`, false},
+		{"a union of 3,000", typeAvro, "[" + list(3000, ",", func(i int) string { return fmt.Sprintf(`{"type":"enum","name":"E%d","symbols":["A"]}`, i) }) + "]", false},
+		{"messages that each use two others", typeProtobuf, `syntax = "proto3"; ` + list(500, " ", func(i int) string {
+			return fmt.Sprintf("message M%d { M%d a = 1; M%d b = 2; }", i, (i+1)%500, (2*i+7)%500)
+		}), false},
+		{"definitions that each use two others", typeJSON, `{"$ref":"#/definitions/d0","definitions":{` + list(400, ",", func(i int) string {
+			return fmt.Sprintf(`"d%d":{"oneOf":[{"properties":{"a":{"$ref":"#/definitions/d%d"}}},{"items":{"$ref":"#/definitions/d%d"}},{"const":%d}]}`, i, (i+1)%400, (2*i+7)%400, i)
+		}) + "}}", false},
+		{"1,000 branches", typeJSON, `{"oneOf":[` + list(1000, ",", func(i int) string { return fmt.Sprintf(`{"properties":{"k%d":{}},"title":"%d"}`, i, i) }) + "]}", true},
+		{"a chain of 3,000 references", typeJSON, `{"$ref":"#/definitions/d0","definitions":{"d3000":{"type":"string"},` + list(3000, ",", func(i int) string {
+			return fmt.Sprintf(`"d%d":{"$ref":"#/definitions/d%d"}`, i, i+1)
+		}) + "}}", false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var models [2]model
+			for i := range models {
+				text, err := canonical(test.schemaType, test.text, nil, false)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if models[i], err = parse(test.schemaType, text, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			why := models[0].cannotRead(models[1], false)
+			if tooComplex := len(why) == 1 && why[0].kind == "TOO_COMPLEX"; tooComplex != test.tooComplex || len(why) > 0 && !tooComplex {
+				t.Fatalf("got %+v", why)
+			}
+		})
+	}
+}
+
+// A type that contains itself below a choice: what is refuted of it further out counts where it
+// was assumed.
+func TestRecursionIsNotAssumedAway(t *testing.T) {
+	tree := func(value string) model {
+		m, err := parse(typeJSON, `{"type":"object","properties":{"left":{"anyOf":[{"$ref":"#"},{"type":"null"}]},"right":{"anyOf":[{"$ref":"#"},{"type":"null"}]},"value":{"type":"`+value+`"}}}`, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	var paths []string
+	for _, why := range tree("string").cannotRead(tree("integer"), false) {
+		paths = append(paths, why.path)
+	}
+	want := []string{"#/properties/left", "#/properties/right", "#/properties/value"}
+	if diff := cmp.Diff(paths, want); diff != "" {
+		t.Fatalf("paths (-got +want):\n%s", diff)
+	}
+}

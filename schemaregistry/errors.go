@@ -88,7 +88,7 @@ func referenceExists(message string) error {
 }
 
 func invalidSubject(subject string) error {
-	return &apiError{http.StatusUnprocessableEntity, 42208, fmt.Sprintf("The subject %q is not valid: it must not be empty, longer than 512 bytes, or hold control characters", subject)}
+	return &apiError{http.StatusUnprocessableEntity, 42208, fmt.Sprintf("The subject %q is not valid: it must not be empty, longer than 512 bytes, hold control characters, or begin with \":.\": there is only the default context", subject)}
 }
 
 func schemaTooLarge(size, limit int) error {

@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -494,7 +495,7 @@ func property(s metadata.Schema, name string) string {
 }
 
 func checkSubject(name string) error {
-	if name == "" || len(name) > 512 {
+	if name == "" || len(name) > 512 || strings.HasPrefix(name, ":.") { // so begin those of another context
 		return invalidSubject(name)
 	}
 	for _, c := range name {
