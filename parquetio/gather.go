@@ -10,6 +10,15 @@ func (b *Builder) sibling() *Builder {
 	return out
 }
 
+// all returns the numbers of the rows.
+func (b *Builder) all() []int32 {
+	rows := make([]int32, b.rows)
+	for i := range rows {
+		rows[i] = int32(i)
+	}
+	return rows
+}
+
 // gather appends rows of another builder of the same table.
 func (b *Builder) gather(from *Builder, rows []int32) {
 	for _, i := range b.top {

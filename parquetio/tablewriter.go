@@ -29,6 +29,7 @@ type TableWriter struct {
 	cfg     WriterConfig
 	builder *Builder
 	keys    *partitions       // nil if the table has no partitions
+	sorter  *sorter           // nil if the table is unsorted
 	piece   *Builder          // takes the rows of one partition; nil until needed
 	open    map[int32]*Writer // by partition id
 	rows    int64
@@ -45,6 +46,9 @@ func NewTableWriter(schema *iceberg.Schema, spec iceberg.PartitionSpec, kafkaCol
 	}
 	w := &TableWriter{table: schema, spec: spec, cfg: cfg, builder: b, open: map[int32]*Writer{}, flushAt: flushRows}
 	if w.keys, err = newPartitions(b, spec); err != nil {
+		return nil, fmt.Errorf("new table writer: %w", err)
+	}
+	if w.sorter, err = newSorter(b, cfg.Order); err != nil {
 		return nil, fmt.Errorf("new table writer: %w", err)
 	}
 	w.most = min(maxPartitions, maxEntryBytes/entryBytes(len(b.cols)))
@@ -74,6 +78,9 @@ func (w *TableWriter) add(row func() error) error {
 	}
 	err := row()
 	if errors.Is(err, ErrFull) {
+		if w.sorter != nil {
+			return err
+		}
 		if w.err = w.flush(); w.err != nil || w.builder.rows > 0 {
 			return cmp.Or(w.err, err)
 		}
@@ -92,10 +99,14 @@ func (w *TableWriter) add(row func() error) error {
 	return w.err
 }
 
-// flush moves rows from the builder to writers, unless they are of too many partitions.
+// flush moves rows from the builder to writers, unless they are of too many partitions, or must be
+// sorted first.
 func (w *TableWriter) flush() error {
 	switch {
 	case w.builder.rows == 0:
+		return nil
+	case w.sorter != nil:
+		w.flushAt = w.builder.rows + flushRows
 		return nil
 	case w.keys == nil:
 		out, err := w.writer(0)
@@ -121,6 +132,9 @@ func (w *TableWriter) flush() error {
 func (w *TableWriter) move(id int32, rows []int32) error {
 	if len(rows) == 0 {
 		return nil
+	}
+	if w.sorter != nil {
+		w.sorter.sort(rows)
 	}
 	if w.piece == nil {
 		w.piece = w.builder.sibling()
@@ -185,16 +199,16 @@ func (w *TableWriter) Memory() int64 {
 }
 
 // Full reports whether the files have about the size of target, in bytes, or rows of many
-// partitions take twice that before they are encoded.
+// partitions, or that must be sorted, take twice that before they are encoded.
 func (w *TableWriter) Full(target int64) bool {
 	var written int64
 	for _, out := range w.open {
 		written = max(written, out.Bytes())
 	}
-	if w.keys == nil {
+	if w.keys == nil && w.sorter == nil {
 		return written+w.builder.Bytes() >= target
 	}
-	return written >= target || w.builder.Bytes() >= 2*target || len(w.keys.values) > w.most
+	return written >= target || w.builder.Bytes() >= 2*target || w.keys != nil && len(w.keys.values) > w.most
 }
 
 // A Part is a finished file and the partition of the table that its rows are of.
@@ -210,7 +224,11 @@ func (w *TableWriter) Close(part func(Part) error) error {
 		return w.err
 	}
 	if w.keys == nil {
-		if err := w.flush(); err != nil {
+		flush := w.flush
+		if w.sorter != nil {
+			flush = func() error { return w.move(0, w.builder.all()) }
+		}
+		if err := flush(); err != nil {
 			return err
 		}
 		return w.closeOne(0, nil, part)

@@ -31,6 +31,9 @@ type WriterConfig struct {
 	// DictionaryBytes is how large the dictionary of one column may become before the
 	// column goes on without. 2 MiB if zero.
 	DictionaryBytes int64
+	// Order is the sort order of the table: rows of a file are sorted by it, and must wait in
+	// memory for that. Unsorted if zero.
+	Order table.SortOrder
 }
 
 func (c *WriterConfig) setDefaults() {
@@ -82,6 +85,7 @@ type File struct {
 
 	table *iceberg.Schema
 	meta  *metadata.FileMetaData
+	order int // id of the sort order
 }
 
 // NewWriter returns the writer of one file for rows of a table.
@@ -258,7 +262,7 @@ func (w *Writer) Close() (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("close parquet file: %w", err)
 	}
-	return &File{Body: w.parts.done(), Size: w.parts.size, Rows: w.rows, table: w.table, meta: meta}, nil
+	return &File{Body: w.parts.done(), Size: w.parts.size, Rows: w.rows, table: w.table, meta: meta, order: w.cfg.Order.OrderID()}, nil
 }
 
 func (w *Writer) footer() (*metadata.FileMetaData, error) {
@@ -309,7 +313,7 @@ func (f *File) DataFile(spec iceberg.PartitionSpec, location string) (iceberg.Da
 
 func (f *File) dataFile(spec iceberg.PartitionSpec, values map[int]any, location string) (iceberg.DataFile, error) {
 	d, err := table.DataFileFromMetadata(table.DataFileArgs{
-		Schema: f.table, Spec: spec, Format: iceberg.ParquetFile, Metadata: f.meta, PartitionValues: values, Properties: metricsOf(f.table),
+		Schema: f.table, Spec: spec, Format: iceberg.ParquetFile, Metadata: f.meta, PartitionValues: values, SortOrderID: f.order, Properties: metricsOf(f.table),
 		FilePath: location, FileSize: f.Size, Content: iceberg.EntryContentData, FormatVersion: 2,
 	})
 	if err != nil {
