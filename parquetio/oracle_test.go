@@ -448,7 +448,7 @@ func TestRandomSchemasRoundTrip(t *testing.T) {
 		}
 		reference := avro.MustParse(string(schema))
 		rig := newRig(t, string(schema))
-		w, err := NewWriter(rig.table, WriterConfig{PageBytes: 1 + int64(r.IntN(2000)), RowGroupBytes: 1 + int64(r.IntN(5000)), DictionaryBytes: 1 + int64(r.IntN(500))})
+		w, err := NewWriter(rig.table, WriterConfig{Codec: []string{"", "gzip", "snappy", "brotli", "uncompressed"}[r.IntN(5)], PageBytes: 1 + int64(r.IntN(2000)), RowGroupBytes: 1 + int64(r.IntN(5000)), DictionaryBytes: 1 + int64(r.IntN(500))})
 		if err != nil {
 			t.Fatal(err)
 		}

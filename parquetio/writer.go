@@ -21,7 +21,10 @@ import (
 
 // WriterConfig tunes the files that a [Writer] makes.
 type WriterConfig struct {
-	// CompressionLevel of zstd, as its command line counts. 1 if zero.
+	// Codec compresses pages: zstd, gzip, snappy, brotli or uncompressed. zstd if empty.
+	Codec string
+	// CompressionLevel of the codec, as its command line counts. Of zstd 1 if zero, else what the
+	// codec takes for its default.
 	CompressionLevel int
 	// RowGroupBytes ends a row group when it has this many bytes after compression.
 	// 128 MiB if zero.
@@ -34,11 +37,20 @@ type WriterConfig struct {
 	// Order is the sort order of the table: rows of a file are sorted by it, and must wait in
 	// memory for that. Unsorted if zero.
 	Order table.SortOrder
+	// Metrics are the modes of column metrics in manifests, as write.metadata.metrics properties.
+	// Bounds of 16 characters of the first 100 columns if empty.
+	Metrics iceberg.Properties
 }
 
 func (c *WriterConfig) setDefaults() {
+	if c.Codec == "" {
+		c.Codec = "zstd"
+	}
 	if c.CompressionLevel == 0 {
-		c.CompressionLevel = 1
+		c.CompressionLevel = compress.DefaultCompressionLevel
+		if c.Codec == "zstd" {
+			c.CompressionLevel = 1
+		}
 	}
 	if c.RowGroupBytes == 0 {
 		c.RowGroupBytes = 128 << 20
@@ -85,12 +97,15 @@ type File struct {
 
 	table *iceberg.Schema
 	meta  *metadata.FileMetaData
-	order int // id of the sort order
+	cfg   *WriterConfig
 }
 
 // NewWriter returns the writer of one file for rows of a table.
 func NewWriter(schema *iceberg.Schema, cfg WriterConfig) (*Writer, error) {
 	cfg.setDefaults()
+	if _, ok := codecs[cfg.Codec]; !ok {
+		return nil, fmt.Errorf("new writer: unknown codec %q", cfg.Codec)
+	}
 	arrowSchema, err := table.SchemaToArrowSchema(schema, nil, true, false)
 	if err != nil {
 		return nil, fmt.Errorf("new writer: %w", err)
@@ -177,7 +192,7 @@ func (w *Writer) open() (err error) {
 	properties := []parquet.WriterProperty{
 		parquet.WithVersion(parquet.V2_6),
 		parquet.WithCreatedBy("tabletopic"),
-		parquet.WithCompression(compress.Codecs.Zstd),
+		parquet.WithCompression(codecs[w.cfg.Codec]),
 		parquet.WithDictionaryDefault(false),
 		parquet.WithStoreDecimalAsInteger(true),
 	}
@@ -185,7 +200,7 @@ func (w *Writer) open() (err error) {
 	if err != nil {
 		return err
 	}
-	if w.codec, err = compress.GetCodec(compress.Codecs.Zstd); err != nil {
+	if w.codec, err = compress.GetCodec(codecs[w.cfg.Codec]); err != nil {
 		return err
 	}
 	for i := range w.parq.NumColumns() {
@@ -221,7 +236,7 @@ func (w *Writer) endGroup() error {
 	group := w.meta.AppendRowGroup()
 	for i, c := range w.group {
 		column := group.NextColumnChunk()
-		pager, err := file.NewPageWriter(&w.parts, compress.Codecs.Zstd, w.cfg.CompressionLevel, column, w.groups, int16(i), memory.DefaultAllocator, false, nil, nil)
+		pager, err := file.NewPageWriter(&w.parts, codecs[w.cfg.Codec], w.cfg.CompressionLevel, column, w.groups, int16(i), memory.DefaultAllocator, false, nil, nil)
 		if err != nil {
 			return fmt.Errorf("end row group: %w", err)
 		}
@@ -262,7 +277,7 @@ func (w *Writer) Close() (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("close parquet file: %w", err)
 	}
-	return &File{Body: w.parts.done(), Size: w.parts.size, Rows: w.rows, table: w.table, meta: meta, order: w.cfg.Order.OrderID()}, nil
+	return &File{Body: w.parts.done(), Size: w.parts.size, Rows: w.rows, table: w.table, meta: meta, cfg: &w.cfg}, nil
 }
 
 func (w *Writer) footer() (*metadata.FileMetaData, error) {
@@ -286,25 +301,6 @@ func (w *Writer) footer() (*metadata.FileMetaData, error) {
 	return meta, err
 }
 
-// maxMetrics is of how many columns a manifest entry has metrics, the first of the table: what
-// Iceberg's own writers keep to.
-const maxMetrics = 100
-
-// metricsOf says of which columns of a table there are metrics.
-func metricsOf(schema *iceberg.Schema) iceberg.Properties {
-	cols, _ := layout(schema)
-	if len(cols) <= maxMetrics {
-		return nil
-	}
-	out := iceberg.Properties{table.DefaultWriteMetricsModeKey: "none"}
-	for i := range cols {
-		if c := &cols[i]; len(c.kids) == 0 && len(out) <= maxMetrics {
-			out[table.MetricsModeColumnConfPrefix+"."+c.path] = "truncate(16)"
-		}
-	}
-	return out
-}
-
 // DataFile returns the manifest entry of the file once it lies at location: counts, sizes,
 // bounds and split offsets come from the footer. The table must be unpartitioned.
 func (f *File) DataFile(spec iceberg.PartitionSpec, location string) (iceberg.DataFile, error) {
@@ -313,7 +309,7 @@ func (f *File) DataFile(spec iceberg.PartitionSpec, location string) (iceberg.Da
 
 func (f *File) dataFile(spec iceberg.PartitionSpec, values map[int]any, location string) (iceberg.DataFile, error) {
 	d, err := table.DataFileFromMetadata(table.DataFileArgs{
-		Schema: f.table, Spec: spec, Format: iceberg.ParquetFile, Metadata: f.meta, PartitionValues: values, SortOrderID: f.order, Properties: metricsOf(f.table),
+		Schema: f.table, Spec: spec, Format: iceberg.ParquetFile, Metadata: f.meta, PartitionValues: values, SortOrderID: f.cfg.Order.OrderID(), Properties: metricsOf(f.table, f.cfg.Metrics),
 		FilePath: location, FileSize: f.Size, Content: iceberg.EntryContentData, FormatVersion: 2,
 	})
 	if err != nil {
