@@ -53,7 +53,7 @@ type Catalog interface {
 	Drop(ctx context.Context, id table.Identifier) error
 }
 
-// A Commit is one change of a table. Schema and Spec each stand alone; the other fields go together.
+// A Commit is one change of a table. Schema, Spec and Order each stand alone; the other fields go together.
 type Commit struct {
 	// Schema becomes the current schema. It is an evolution of base's: new fields carry
 	// ids above base's last assigned id.
@@ -61,6 +61,8 @@ type Commit struct {
 	// Spec becomes the default partition spec: one that the table has, by its id, or a new
 	// one. Fields that the table has had in another keep their ids.
 	Spec *iceberg.PartitionSpec
+	// Order becomes the default sort order: one that the table has, by its id, or a new one.
+	Order *table.SortOrder
 	// Files are appended in one snapshot.
 	Files []iceberg.DataFile
 	// Snapshot makes a snapshot even if there are no files.

@@ -40,6 +40,10 @@ func Prepare(ctx context.Context, fs *IO, base *table.Table, c Commit) (*Prepare
 		p.respec(base, c.Spec)
 		return p, nil
 	}
+	if c.Order != nil {
+		p.reorder(base, c.Order)
+		return p, nil
+	}
 	if len(c.Files) > 0 || c.Snapshot {
 		if err := p.append(ctx, fs, base, c); err != nil {
 			return nil, fmt.Errorf("prepare commit on %v: %w", base.Identifier(), err)
@@ -131,6 +135,16 @@ func (p *Prepared) respec(base *table.Table, spec *iceberg.PartitionSpec) {
 		return
 	}
 	p.Updates = []table.Update{table.NewAddPartitionSpecUpdate(spec, false), table.NewSetDefaultSpecUpdate(-1)}
+}
+
+func (p *Prepared) reorder(base *table.Table, order *table.SortOrder) {
+	for _, known := range base.Metadata().SortOrders() {
+		if known.OrderID() == order.OrderID() {
+			p.Updates = []table.Update{table.NewSetDefaultSortOrderUpdate(order.OrderID())}
+			return
+		}
+	}
+	p.Updates = []table.Update{table.NewAddSortOrderUpdate(order), table.NewSetDefaultSortOrderUpdate(-1)}
 }
 
 // append makes the new snapshot of main, and drops what expires with it.

@@ -55,6 +55,7 @@ type Config struct {
 	KafkaColumn string // the column for topic, partition and offset; none if empty
 	KeyColumn   string // the column that keys become; none if empty
 	PartitionBy string // for partition.ParsePartitionBy; the table keeps its partitions if empty
+	SortBy      string // for partition.ParseSortBy; the table keeps its sort order if empty
 	OnRewind    string // RewindPause, RewindReplay or RewindAccept. RewindPause if empty
 	// OnIncompatible says what becomes of records whose schema the table cannot hold:
 	// IncompatibleDLQ, IncompatibleNewColumn or IncompatiblePause. IncompatibleDLQ if empty.
@@ -115,8 +116,7 @@ type Coordinator struct {
 	heads     heads        // snapshots of it that hold the last data commit, as far as seen
 	attempt   attempt      // the next, or nothing
 	commits   int
-	announced int              // schema that the workers know of
-	spec      int              // partition spec that they know of
+	announced announcement     // what the workers know of
 	fits      []control.Writer // what the current table schema is known to hold
 	watch     watch
 	turns     *turns // of looks at idle tables; of all coordinators of a node, nil if there is one alone
@@ -192,7 +192,7 @@ func (c *Coordinator) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.partition(ctx); err != nil {
+	if err := c.arrange(ctx); err != nil {
 		return err
 	}
 	st := NewState(c.topic.Epoch, c.topic.Partitions, next, c.cfg.Lag, c.cfg.Timeout)
@@ -362,9 +362,10 @@ func (c *Coordinator) renew(ctx context.Context, v view) {
 	c.table = t
 }
 
-// announceChange tells the workers of a schema or a partition spec that another writer set.
+// announceChange tells the workers of a schema, a partition spec, a sort order or write properties
+// that another writer set.
 func (c *Coordinator) announceChange(ctx context.Context, st *State) error {
-	if meta := c.table.Metadata(); c.table.Schema().ID == c.announced && meta.DefaultPartitionSpec() == c.spec {
+	if c.announced.equal(announcementOf(c.table)) {
 		return nil
 	}
 	c.fits = nil
@@ -423,6 +424,43 @@ func (c *Coordinator) append(ctx context.Context, events ...control.Event) error
 	return nil
 }
 
+// An announcement is what workers know of how files are written.
+type announcement struct {
+	schema, spec, order int
+	writing             iceberg.Properties
+}
+
+func announcementOf(t *table.Table) announcement {
+	a := announcement{t.Schema().ID, t.Metadata().DefaultPartitionSpec(), t.Metadata().DefaultSortOrder(), iceberg.Properties{}}
+	for name, value := range t.Properties() {
+		if parquetio.IsWriteProperty(name) {
+			a.writing[name] = value
+		}
+	}
+	return a
+}
+
+func (a announcement) equal(b announcement) bool {
+	return a.schema == b.schema && a.spec == b.spec && a.order == b.order && maps.Equal(a.writing, b.writing)
+}
+
+// sortOrder returns the sort order of the table as JSON, nothing if files are not sorted.
+func (c *Coordinator) sortOrder() ([]byte, error) {
+	order := c.table.SortOrder()
+	if order.Len() == 0 {
+		return nil, nil
+	}
+	if err := parquetio.CheckSortOrder(c.table.Schema(), order); err != nil {
+		c.log.Warn("files are written unsorted", "error", err)
+		return nil, nil
+	}
+	text, err := json.Marshal(order)
+	if err != nil {
+		return nil, fmt.Errorf("sort order of table %v: %w", c.ident, err)
+	}
+	return text, nil
+}
+
 // announce tells the workers what the table is and holds.
 func (c *Coordinator) announce(ctx context.Context, st *State) error {
 	if c.table == nil {
@@ -441,8 +479,12 @@ func (c *Coordinator) announce(ctx context.Context, st *State) error {
 			return fmt.Errorf("partitions of table %v: %w", c.ident, err)
 		}
 	}
+	order, err := c.sortOrder()
+	if err != nil {
+		return err
+	}
 	meta, mapping := c.table.Metadata(), c.mapping()
-	c.announced, c.spec = c.table.Schema().ID, meta.DefaultPartitionSpec()
+	c.announced = announcementOf(c.table)
 	return c.append(ctx, control.Table{
 		Epoch:         c.topic.Epoch,
 		UUID:          meta.TableUUID(),
@@ -457,6 +499,8 @@ func (c *Coordinator) announce(ctx context.Context, st *State) error {
 		Schema:        schema,
 		Fits:          c.fits,
 		Next:          st.Next(),
+		Order:         order,
+		Writing:       control.Properties(c.announced.writing),
 	})
 }
 
@@ -560,7 +604,7 @@ func (c *Coordinator) fit(ctx context.Context, st *State, w control.Writer) erro
 				}
 			}
 			c.metrics.schema.Set(float64(c.table.Schema().ID))
-			if err := c.partition(ctx); err != nil {
+			if err := c.arrange(ctx); err != nil {
 				return err
 			}
 			return c.announce(ctx, st)
@@ -651,6 +695,9 @@ func (c *Coordinator) create(ctx context.Context, v *parquetio.ValueSchema) (don
 		return false, fmt.Errorf("%w: %w", errUnfit, err)
 	}
 	if _, err := specFor(c.cfg.PartitionBy, schema, nil); err != nil {
+		return false, fmt.Errorf("create table %v: %w", c.ident, err)
+	}
+	if _, err := orderFor(c.cfg.SortBy, schema, nil); err != nil {
 		return false, fmt.Errorf("create table %v: %w", c.ident, err)
 	}
 	props := c.properties()

@@ -42,12 +42,9 @@ func specFor(by string, schema *iceberg.Schema, meta table.Metadata) (*iceberg.P
 	}
 	fields := make([]iceberg.PartitionField, 0, len(list))
 	for _, t := range list {
-		column, ok := schema.FindFieldByName(t.Column)
-		if !ok {
-			column, ok = schema.FindFieldByNameCaseInsensitive(t.Column)
-		}
-		if !ok {
-			return nil, fmt.Errorf("table.topic.partition.by: the table has no column %q: correct it, or add the field to the schema of the values first", t.Column)
+		column, err := findColumn(schema, t.Column)
+		if err != nil {
+			return nil, fmt.Errorf("table.topic.partition.by: %w", err)
 		}
 		f := iceberg.PartitionField{SourceIDs: []int{column.ID}, Transform: transformOf(t)}
 		if old := findField(known, f); old != nil {
@@ -158,26 +155,26 @@ func fieldName(t partition.PartitionTransform, column string, schema *iceberg.Sc
 	}
 }
 
-// partition gives the table the partitions that the topic asks for. Where the table lacks a
-// column for it, it keeps those that it has, until the column is there.
-func (c *Coordinator) partition(ctx context.Context) error {
+// arrange gives the table the partitions and the sort order that the topic asks for. Where the table
+// lacks a column for it, it keeps those that it has, until the column is there.
+func (c *Coordinator) arrange(ctx context.Context) error {
 	for attempt := 0; c.table != nil; attempt++ {
-		spec, err := specFor(c.cfg.PartitionBy, c.table.Schema(), c.table.Metadata())
+		change, what, err := c.arrangement()
 		if err != nil {
-			c.log.Error("table keeps the partitions that it has", "error", err)
+			c.log.Error("table keeps the partitions and the sort order that it has", "error", err)
 			return nil
 		}
-		if spec == nil {
+		if change == nil {
 			return nil
 		}
-		t, err := c.alter(ctx, catalog.Commit{Spec: spec})
+		t, err := c.alter(ctx, *change)
 		switch {
 		case err == nil:
-			c.log.Info("partitions of the table changed", "spec", spec.ID(), "fields", spec.NumFields())
+			c.log.Info(what + " of the table changed")
 			c.table = t
-			return nil
+			continue // there may be another
 		case !errors.Is(err, catalog.ErrCommitConflict) && !errors.Is(err, catalog.ErrCommitUnknown):
-			return fmt.Errorf("partition table %v: %w", c.ident, err)
+			return fmt.Errorf("change the %s of table %v: %w", what, c.ident, err)
 		}
 		if err := c.pause(ctx, attempt); err != nil {
 			return err
@@ -190,6 +187,22 @@ func (c *Coordinator) partition(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// arrangement returns the next change, nil if the table is as it should be.
+func (c *Coordinator) arrangement() (change *catalog.Commit, what string, err error) {
+	spec, err := specFor(c.cfg.PartitionBy, c.table.Schema(), c.table.Metadata())
+	if err != nil {
+		return nil, "", err
+	}
+	if spec != nil {
+		return &catalog.Commit{Spec: spec}, "partitions", nil
+	}
+	order, err := orderFor(c.cfg.SortBy, c.table.Schema(), c.table.Metadata())
+	if err != nil || order == nil {
+		return nil, "", err
+	}
+	return &catalog.Commit{Order: order}, "sort order", nil
 }
 
 // checkSpec refuses a table whose rows this version cannot tell apart.

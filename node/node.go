@@ -298,13 +298,13 @@ func (n *Node) checkTable(topic string, cfg partition.TableConfig) error {
 			return fmt.Errorf("table %s is that of topic %q: set table.topic.name to another name", strings.Join(id, "."), t.Name)
 		}
 	}
-	return n.checkPartitionBy(cfg, id)
+	return n.checkArrangement(cfg, id)
 }
 
-// checkPartitionBy refuses partitions that the table, if there is one, cannot have. If its
-// catalog does not answer, the coordinator finds out.
-func (n *Node) checkPartitionBy(cfg partition.TableConfig, id table.Identifier) error {
-	if cfg.PartitionBy == "" {
+// checkArrangement refuses partitions and a sort order that the table, if there is one, cannot
+// have. If its catalog does not answer, the coordinator finds out.
+func (n *Node) checkArrangement(cfg partition.TableConfig, id table.Identifier) error {
+	if cfg.PartitionBy == "" && cfg.SortBy == "" {
 		return nil
 	}
 	cat, err := n.catalog(cfg.Catalog)
@@ -317,7 +317,10 @@ func (n *Node) checkPartitionBy(cfg partition.TableConfig, id table.Identifier) 
 	if err != nil {
 		return nil
 	}
-	return coordinator.CheckPartitionBy(cfg.PartitionBy, t)
+	if err := coordinator.CheckPartitionBy(cfg.PartitionBy, t); err != nil {
+		return err
+	}
+	return coordinator.CheckSortBy(cfg.SortBy, t)
 }
 
 // openTables starts the workers and the coordinators of the topics that have tables.

@@ -23,17 +23,13 @@ const maxPartitionFields = 16
 // also in brackets. Names of transforms go without regard to case. A column may be partitioned by
 // one of year, month, day and hour, because each holds those before it.
 func ParsePartitionBy(v string) ([]PartitionTransform, error) {
-	v = strings.TrimSpace(v)
-	if strings.HasPrefix(v, "[") != strings.HasSuffix(v, "]") {
-		return nil, fmt.Errorf("brackets do not match")
-	}
-	v = strings.TrimSpace(strings.TrimSuffix(strings.TrimPrefix(v, "["), "]"))
-	if v == "" {
-		return nil, nil
+	items, err := splitList(v)
+	if err != nil {
+		return nil, err
 	}
 	var out []PartitionTransform
-	for _, item := range splitOutside(v) {
-		t, err := parseTransform(strings.TrimSpace(item))
+	for _, item := range items {
+		t, err := parseTransform(item)
 		if err != nil {
 			return nil, err
 		}
@@ -48,6 +44,23 @@ func ParsePartitionBy(v string) ([]PartitionTransform, error) {
 		return nil, fmt.Errorf("%d transforms are too many, %d are allowed", len(out), maxPartitionFields)
 	}
 	return out, nil
+}
+
+// splitList returns the elements of a list, which may be in brackets.
+func splitList(v string) ([]string, error) {
+	v = strings.TrimSpace(v)
+	if strings.HasPrefix(v, "[") != strings.HasSuffix(v, "]") {
+		return nil, fmt.Errorf("brackets do not match")
+	}
+	v = strings.TrimSpace(strings.TrimSuffix(strings.TrimPrefix(v, "["), "]"))
+	if v == "" {
+		return nil, nil
+	}
+	items := splitOutside(v)
+	for i := range items {
+		items[i] = strings.TrimSpace(items[i])
+	}
+	return items, nil
 }
 
 // splitOutside splits at the commas that are in no parentheses.

@@ -221,7 +221,7 @@ func (w *Worker) newLane() (*lane, error) {
 		letters:  map[int32][]Letter{},
 	}
 	var err error
-	if l.out, err = parquetio.NewTableWriter(t.schema, t.spec, t.KafkaColumn, parquetio.WriterConfig{}); err != nil {
+	if l.out, err = parquetio.NewTableWriter(t.schema, t.spec, t.KafkaColumn, t.writing); err != nil {
 		return nil, err
 	}
 	if t.spec.NumFields() > 0 {

@@ -174,6 +174,7 @@ type tableInfo struct {
 	mapping parquetio.Mapping
 	schema  *iceberg.Schema
 	spec    iceberg.PartitionSpec
+	writing parquetio.WriterConfig
 
 	decoders sync.Map // schema id → *parquetio.Decoder, or error if it does not fit
 }
@@ -424,9 +425,19 @@ func (w *Worker) describe(ctx context.Context, e control.Table) {
 	if err == nil && len(e.Partitions) > 0 {
 		err = t.spec.UnmarshalJSON(e.Partitions)
 	}
+	if err == nil && len(e.Order) > 0 {
+		err = t.writing.Order.UnmarshalJSON(e.Order)
+	}
 	if err != nil {
 		w.log.Error("the coordinator described a table that cannot be read; is it a newer release?", "error", err)
 		return
+	}
+	properties := iceberg.Properties{}
+	for _, p := range e.Writing {
+		properties[p.Name] = p.Value
+	}
+	if err := t.writing.Configure(properties); err != nil {
+		w.log.Warn("files are written without it", "error", err)
 	}
 	w.refused = nil
 	clear(w.asked)
@@ -436,8 +447,8 @@ func (w *Worker) describe(ctx context.Context, e control.Table) {
 		w.begin(ctx, t, e.Next)
 		return
 	}
-	if w.table.schema.ID != t.schema.ID || w.table.spec.ID() != t.spec.ID() || !reflect.DeepEqual(w.table.mapping, t.mapping) {
-		w.seal(ctx) // a file has one table schema and one partition spec
+	if w.table.schema.ID != t.schema.ID || w.table.spec.ID() != t.spec.ID() || !reflect.DeepEqual(w.table.mapping, t.mapping) || !reflect.DeepEqual(w.table.writing, t.writing) {
+		w.seal(ctx) // a file has one table schema, one partition spec and one sort order
 	} else {
 		t = w.table
 	}

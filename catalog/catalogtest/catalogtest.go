@@ -77,6 +77,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		{"SchemaCommitKeepsIds", schemaCommit},
 		{"SchemaCommitsRace", schemaRace},
 		{"PartitionSpecsComeAndGo", partitionSpecs},
+		{"SortOrdersComeAndGo", sortOrders},
 		{"EmptySnapshotAndProperties", emptySnapshot},
 		{"NamesAreKnownBefore", namesKnown},
 		{"RecreatedTableIsAnotherTable", recreated},
@@ -569,6 +570,34 @@ func partitionSpecs(t *testing.T, f Fixture) {
 	next = commit(t, f.Catalog, next, catalog.Commit{Spec: &spec})
 	equal(t, "specs", len(load(t, f.Other, next).Metadata().PartitionSpecs()), 2)
 	equal(t, "files", contents(t, f, next), []string{"a", "b", "c"})
+}
+
+// A new sort order holds until another is set, one that comes back is the one it was, and two that
+// are set on one base conflict.
+func sortOrders(t *testing.T, f Fixture) {
+	tbl := create(t, f, nil)
+	unsorted := tbl.SortOrder()
+	by := func(id int, direction table.SortDirection) *table.SortOrder {
+		order, err := table.NewSortOrder(id, []table.SortField{{SourceIDs: []int{tbl.Schema().Field(0).ID}, Transform: iceberg.IdentityTransform{}, Direction: direction, NullOrder: table.NullsLast}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &order
+	}
+	next := commit(t, f.Catalog, tbl, catalog.Commit{Order: by(1, table.SortASC)})
+	if _, err := f.Other.Commit(t.Context(), tbl, catalog.Commit{Order: by(1, table.SortDESC)}); !errors.Is(err, catalog.ErrCommitConflict) {
+		t.Errorf("second order on one base: %v, want a conflict", err)
+	}
+	first := next.SortOrder()
+	equal(t, "order", []any{first.Len(), first.Field(0).Direction}, []any{1, table.SortASC})
+	next = commit(t, f.Catalog, next, catalog.Commit{Order: by(2, table.SortDESC)})
+	equal(t, "order", next.SortOrder().Field(0).Direction, table.SortDESC)
+	next = commit(t, f.Catalog, next, catalog.Commit{Order: &unsorted})
+	equal(t, "order", next.SortOrder().Len(), 0)
+	next = commit(t, f.Catalog, next, catalog.Commit{Order: &first})
+	seen := load(t, f.Other, next)
+	equal(t, "order id", seen.Metadata().DefaultSortOrder(), first.OrderID())
+	equal(t, "orders", len(seen.Metadata().SortOrders()), 3)
 }
 
 // A snapshot without files can carry offsets; properties can go alone.

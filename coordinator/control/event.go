@@ -22,6 +22,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/apache/iceberg-go"
 	"github.com/google/uuid"
 
 	"github.com/tabletopic/tabletopic/parquetio"
@@ -94,6 +95,8 @@ type (
 		Schema        []byte       // the current schema as Iceberg's JSON
 		Fits          []Writer     // what it is known to hold
 		Next          []Offset     // what the table holds; a partition that is absent has not begun
+		Order         []byte       // the sort order as Iceberg's JSON; empty if files are not sorted
+		Writing       []Property   // properties of the table that files follow, by name
 	}
 
 	// Needed asks the coordinator for a table that holds what the writer writes; the zero Writer
@@ -203,6 +206,17 @@ func (w Writer) String() string {
 		s += ", of the key"
 	}
 	return s
+}
+
+// A Property is one of a table.
+type Property struct{ Name, Value string }
+
+// Properties lists properties by name.
+func Properties(by iceberg.Properties) (all []Property) {
+	for _, name := range slices.Sorted(maps.Keys(by)) {
+		all = append(all, Property{name, by[name]})
+	}
+	return all
 }
 
 // A FormerName is a name that the column of that id had before.

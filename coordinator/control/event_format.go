@@ -26,7 +26,8 @@ import (
 //	1 hello      worker 16, partitions
 //	2 began      epoch, table 16
 //	3 table      epoch, table 16, location, format version, spec, spec as JSON, last column
-//	             id, kafka column, schema, writers, next offsets, new columns, former names
+//	             id, kafka column, schema, writers, next offsets, new columns, former names,
+//	             sort order, properties
 //	4 needed     writer
 //	5 refused    epoch, writer, reason
 //	6 pending    worker 16, since, full
@@ -240,6 +241,11 @@ func (e Table) appendBody(dst []byte) []byte {
 	for _, f := range e.Former {
 		dst = appendBytes(appendInt(dst, int64(f.ID)), f.Name)
 	}
+	dst = appendBytes(dst, e.Order)
+	dst = appendLen(dst, len(e.Writing))
+	for _, p := range e.Writing {
+		dst = appendBytes(appendBytes(dst, p.Name), p.Value)
+	}
 	return dst
 }
 
@@ -322,7 +328,7 @@ func parseBody(version byte, k kind, src []byte) (Event, error) {
 		}
 		t.LastColumnID, t.KafkaColumn, t.Schema, t.Fits, t.Next = d.int(), d.string(), d.bytes(), d.writers(), d.offsets()
 		if version >= 5 {
-			t.NewColumns, t.Former = d.bool(), d.former()
+			t.NewColumns, t.Former, t.Order, t.Writing = d.bool(), d.former(), d.bytes(), d.properties()
 		}
 		e = t
 	case kindNeeded:
@@ -496,6 +502,16 @@ func (d *decoder) former() (names []FormerName) {
 	return names
 }
 
+func (d *decoder) properties() (all []Property) {
+	for range d.len() {
+		if d.err != nil {
+			return nil
+		}
+		all = append(all, Property{d.string(), d.string()})
+	}
+	return all
+}
+
 func (d *decoder) offsets() (os []Offset) {
 	for range d.len() {
 		if d.err != nil {
@@ -610,6 +626,12 @@ func Describe(e Event) string {
 		}
 		if len(e.Former) > 0 {
 			line("former", "%v", e.Former)
+		}
+		if len(e.Order) > 0 {
+			line("order", "%s", e.Order)
+		}
+		for _, p := range e.Writing {
+			line("property", "%s=%s", p.Name, p.Value)
 		}
 	case Needed:
 		line("writer", "%s", e.Writer)

@@ -29,7 +29,7 @@ var examples = []struct {
 }{
 	{"hello", Hello{worker, []int32{0, 3}}},
 	{"began", Began{7, tab}},
-	{"table", Table{7, tab, "s3://bucket/warehouse/default/t/data", 2, 0, nil, 9, "_kafka", false, nil, []byte(`{"type":"struct"}`), []Writer{{Schema: 1}, {Schema: 2}}, []Offset{{0, 10}, {3, 1 << 40}}}},
+	{"table", Table{7, tab, "s3://bucket/warehouse/default/t/data", 2, 0, nil, 9, "_kafka", false, nil, []byte(`{"type":"struct"}`), []Writer{{Schema: 1}, {Schema: 2}}, []Offset{{0, 10}, {3, 1 << 40}}, nil, nil}},
 	{"needed", Needed{Writer{Schema: 42}}},
 	{"refused", Refused{7, Writer{Schema: 42}, "column id is long, the writer has string"}},
 	{"pending", Pending{worker, at, true}},
@@ -47,7 +47,7 @@ var partitioned = []struct {
 	name  string
 	event Event
 }{
-	{"table-partitioned", Table{7, tab, "s3://bucket/warehouse/default/t/data", 2, 3, []byte(`{"spec-id":3,"fields":[]}`), 9, "_kafka", false, nil, []byte(`{"type":"struct"}`), nil, nil}},
+	{"table-partitioned", Table{7, tab, "s3://bucket/warehouse/default/t/data", 2, 3, []byte(`{"spec-id":3,"fields":[]}`), 9, "_kafka", false, nil, []byte(`{"type":"struct"}`), nil, nil, nil, nil}},
 	{"answer-partitioned", Answer{7, commit, time.Time{}, worker, []int32{0}, []File{
 		{[]DataFile{{"s3://bucket/t/1.parquet", []byte{1}}, {"s3://bucket/t/2.parquet", []byte{2}}}, 1, 3, 20, 8192, []Range{{0, 10, 30, 0, 20, 0}}},
 	}, at}},
@@ -79,6 +79,7 @@ var formats = []struct {
 	{"table-formats", Table{Epoch: 7, UUID: tab, FormatVersion: 2, Fits: []Writer{{Format: FormatString}, {Schema: 3, Key: true}}}},
 	{"needed-text", Needed{Writer{Format: FormatJSON, Text: `{"type":"object"}`}}},
 	{"refused-key", Refused{7, Writer{Format: FormatBytes, Key: true}, "column _key is long, the writer has binary"}},
+	{"table-writing", Table{Epoch: 7, UUID: tab, FormatVersion: 2, Order: []byte(`{"order-id":1,"fields":[]}`), Writing: []Property{{"write.parquet.compression-codec", "gzip"}}}},
 	{"table-mapping", Table{Epoch: 7, UUID: tab, FormatVersion: 2, NewColumns: true, Former: []FormerName{{3, "a"}, {3, "b"}, {7, "c"}}}},
 }
 
