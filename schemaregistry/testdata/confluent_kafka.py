@@ -73,3 +73,29 @@ fails(42206, client.delete_subject, "address")
 assert client.delete_subject("people-value") == [1]
 assert client.delete_subject("people-value", permanent=True)
 assert client.delete_version("address", 1) == 1
+
+# Protobuf and JSON Schema, with references, are read back by id as they were registered.
+COMMON = 'syntax = "proto3";\npackage x;\nmessage Address {\n  string street = 1;\n}\n'
+PERSON = 'syntax = "proto3";\nimport "common.proto";\nimport "google/protobuf/timestamp.proto";\nmessage Person {\n  x.Address home = 1;\n  google.protobuf.Timestamp since = 2;\n}\n'
+client.register_schema("common.proto", Schema(COMMON, "PROTOBUF"))
+person = Schema(PERSON, "PROTOBUF", [SchemaReference("common.proto", "common.proto", 1)])
+id = client.register_schema("person-proto", person)
+read = SchemaRegistryClient({"url": sys.argv[1]}).get_schema(id)
+assert (read.schema_type, read.schema_str) == ("PROTOBUF", PERSON), read
+assert read.references[0].name == "common.proto", read
+assert client.lookup_schema("person-proto", person).schema_id == id
+assert not client.test_compatibility("person-proto", Schema('syntax = "proto3"; message Person { string home = 1; }', "PROTOBUF"))
+assert client.test_compatibility("person-proto", Schema(PERSON.replace("since = 2;", "since = 2;\n  int32 age = 3;"), "PROTOBUF", person.references))
+
+ADDRESS = '{"type":"object","properties":{"street":{"type":"string"}},"additionalProperties":false}'
+PERSON = '{"$schema":"https://json-schema.org/draft/2020-12/schema","type":"object","properties":{"home":{"$ref":"address.json"}},"additionalProperties":false}'
+client.register_schema("address.json", Schema(ADDRESS, "JSON"))
+person = Schema(PERSON, "JSON", [SchemaReference("address.json", "address.json", 1)])
+id = client.register_schema("person-json", person)
+read = SchemaRegistryClient({"url": sys.argv[1]}).get_schema(id)
+assert (read.schema_type, read.schema_str, read.references[0].subject) == ("JSON", PERSON, "address.json"), read
+assert client.lookup_schema("person-json", person).schema_id == id
+assert client.test_compatibility("person-json", Schema(PERSON.replace('"home":', '"age":{"type":"integer"},"home":'), "JSON", person.references))
+assert not client.test_compatibility("person-json", Schema(PERSON.replace('"home":', '"work":'), "JSON", person.references))
+fails(42206, client.delete_subject, "address.json")
+fails(42201, client.register_schema, "person-json", Schema(PERSON, "JSON"))
