@@ -12,6 +12,9 @@ import (
 	"github.com/apache/arrow-go/v18/parquet/compress"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 	"github.com/hamba/avro/v2"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/dynamicpb"
 
 	"github.com/tabletopic/tabletopic/internal/clickstream"
 )
@@ -20,13 +23,13 @@ const benchRows = 200_000
 
 var benchStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-func benchPayloads() (payloads [][]byte, size int64) {
+func benchPayloads(encode func([]byte, *clickstream.Event) []byte) (payloads [][]byte, size int64) {
 	g, e := clickstream.NewGenerator(1, benchStart), clickstream.Event{}
 	var buf []byte
 	for range benchRows {
 		g.Next(&e)
 		at := len(buf)
-		buf = clickstream.AppendAvro(buf, &e)
+		buf = encode(buf, &e)
 		payloads = append(payloads, buf[at:len(buf):len(buf)])
 	}
 	return payloads, int64(len(buf))
@@ -52,8 +55,16 @@ func report(b *testing.B, begin time.Duration, size int64, file int64) {
 
 // The way of this package: decode into raw buffers, tuned Parquet.
 func BenchmarkConvert(b *testing.B) {
-	payloads, size := benchPayloads()
-	r := newRig(b, clickstream.Schema)
+	payloads, size := benchPayloads(clickstream.AppendAvro)
+	benchConvert(b, newRig(b, clickstream.Schema), payloads, size)
+}
+
+func BenchmarkConvertProtobuf(b *testing.B) {
+	payloads, size := benchPayloads(clickstream.AppendProtobuf)
+	benchConvert(b, rigOf(b, mustProtobuf(b, clickstream.ProtobufSchema)), payloads, size)
+}
+
+func benchConvert(b *testing.B, r *rig, payloads [][]byte, size int64) {
 	b.ReportAllocs()
 	var file int64
 	begin := cpuTime()
@@ -84,8 +95,16 @@ func BenchmarkConvert(b *testing.B) {
 }
 
 func BenchmarkDecode(b *testing.B) {
-	payloads, size := benchPayloads()
-	r := newRig(b, clickstream.Schema)
+	payloads, size := benchPayloads(clickstream.AppendAvro)
+	benchDecode(b, newRig(b, clickstream.Schema), payloads, size)
+}
+
+func BenchmarkDecodeProtobuf(b *testing.B) {
+	payloads, size := benchPayloads(clickstream.AppendProtobuf)
+	benchDecode(b, rigOf(b, mustProtobuf(b, clickstream.ProtobufSchema)), payloads, size)
+}
+
+func benchDecode(b *testing.B, r *rig, payloads [][]byte, size int64) {
 	b.ReportAllocs()
 	begin := cpuTime()
 	for b.Loop() {
@@ -102,8 +121,31 @@ func BenchmarkDecode(b *testing.B) {
 
 // The plain way, for comparison: maps, Arrow builders, defaults of arrow-go with zstd.
 func BenchmarkConvertPlainWay(b *testing.B) {
-	payloads, size := benchPayloads()
+	payloads, size := benchPayloads(clickstream.AppendAvro)
 	schema := avro.MustParse(clickstream.Schema)
+	benchPlainWay(b, payloads, size, func(rb *array.RecordBuilder, p []byte, i int) {
+		var m map[string]any
+		if err := avro.Unmarshal(schema, p, &m); err != nil {
+			b.Fatal(err)
+		}
+		plainAppend(rb, m, i)
+	})
+}
+
+// The plain way of Protobuf has dynamic messages of Google's library instead of maps.
+func BenchmarkConvertProtobufPlainWay(b *testing.B) {
+	payloads, size := benchPayloads(clickstream.AppendProtobuf)
+	md := mustProtobuf(b, clickstream.ProtobufSchema).writer.(protobufWriter).message
+	m := dynamicpb.NewMessage(md)
+	benchPlainWay(b, payloads, size, func(rb *array.RecordBuilder, p []byte, i int) {
+		if err := proto.Unmarshal(p, m); err != nil {
+			b.Fatal(err)
+		}
+		plainAppendMessage(rb, m, i)
+	})
+}
+
+func benchPlainWay(b *testing.B, payloads [][]byte, size int64, add func(rb *array.RecordBuilder, payload []byte, offset int)) {
 	arrowSchema := arrow.NewSchema([]arrow.Field{
 		{Name: "event_id", Type: arrow.PrimitiveTypes.Int64, Nullable: true},
 		{Name: "event_time", Type: arrow.FixedWidthTypes.Timestamp_us, Nullable: true},
@@ -134,11 +176,7 @@ func BenchmarkConvertPlainWay(b *testing.B) {
 		}
 		rb := array.NewRecordBuilder(memory.DefaultAllocator, arrowSchema)
 		for i, p := range payloads {
-			var m map[string]any
-			if err := avro.Unmarshal(schema, p, &m); err != nil {
-				b.Fatal(err)
-			}
-			plainAppend(rb, m, i)
+			add(rb, p, i)
 			if (i+1)%50_000 == 0 {
 				batch := rb.NewRecordBatch()
 				if err := w.WriteBuffered(batch); err != nil {
@@ -188,6 +226,49 @@ func plainAppend(rb *array.RecordBuilder, m map[string]any, offset int) {
 		mb.KeyBuilder().(*array.StringBuilder).Append(k)
 		mb.ItemBuilder().(*array.StringBuilder).Append(v.(string))
 	}
+	rb.Field(11).(*array.Int32Builder).Append(1)
+	rb.Field(12).(*array.Int64Builder).Append(int64(offset))
+	rb.Field(13).(*array.TimestampBuilder).Append(arrow.Timestamp(1767225600000000))
+}
+
+func plainAppendMessage(rb *array.RecordBuilder, m protoreflect.Message, offset int) {
+	fields := m.Descriptor().Fields()
+	text := func(b array.Builder, m protoreflect.Message, name protoreflect.Name) {
+		f := m.Descriptor().Fields().ByName(name)
+		if f.HasPresence() && !m.Has(f) {
+			b.AppendNull()
+		} else {
+			b.(*array.StringBuilder).Append(m.Get(f).String())
+		}
+	}
+	rb.Field(0).(*array.Int64Builder).Append(m.Get(fields.ByName("event_id")).Int())
+	at := m.Get(fields.ByName("event_time")).Message()
+	rb.Field(1).(*array.TimestampBuilder).Append(arrow.Timestamp(at.Get(at.Descriptor().Fields().ByName("seconds")).Int()*1_000_000 + at.Get(at.Descriptor().Fields().ByName("nanos")).Int()/1000))
+	rb.Field(2).(*array.Int64Builder).Append(m.Get(fields.ByName("user_id")).Int())
+	text(rb.Field(3), m, "session_id")
+	kind := fields.ByName("event_type")
+	rb.Field(4).(*array.StringBuilder).Append(string(kind.Enum().Values().ByNumber(m.Get(kind).Enum()).Name()))
+	text(rb.Field(5), m, "url")
+	text(rb.Field(6), m, "referrer")
+	rb.Field(7).(*array.Int32Builder).Append(int32(m.Get(fields.ByName("duration_ms")).Int()))
+	if price := fields.ByName("price"); m.Has(price) {
+		rb.Field(8).(*array.Float64Builder).Append(m.Get(price).Float())
+	} else {
+		rb.Field(8).AppendNull()
+	}
+	device := m.Get(fields.ByName("device")).Message()
+	s := rb.Field(9).(*array.StructBuilder)
+	s.Append(true)
+	text(s.FieldBuilder(0), device, "os")
+	text(s.FieldBuilder(1), device, "browser")
+	s.FieldBuilder(2).(*array.BooleanBuilder).Append(device.Get(device.Descriptor().Fields().ByName("mobile")).Bool())
+	mb := rb.Field(10).(*array.MapBuilder)
+	mb.Append(true)
+	m.Get(fields.ByName("properties")).Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
+		mb.KeyBuilder().(*array.StringBuilder).Append(k.String())
+		mb.ItemBuilder().(*array.StringBuilder).Append(v.String())
+		return true
+	})
 	rb.Field(11).(*array.Int32Builder).Append(1)
 	rb.Field(12).(*array.Int64Builder).Append(int64(offset))
 	rb.Field(13).(*array.TimestampBuilder).Append(arrow.Timestamp(1767225600000000))

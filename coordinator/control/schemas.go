@@ -41,8 +41,15 @@ type Schemas struct {
 	names  Names
 
 	mu    sync.Mutex
-	known map[Writer]*parquetio.ValueSchema // guarded by mu
-	guids map[uuid.UUID]int32               // guarded by mu
+	known map[Writer]columns  // guarded by mu
+	guids map[uuid.UUID]int32 // guarded by mu
+}
+
+// columns are what a writer writes, or why that is certain not to become columns: each of its
+// records asks.
+type columns struct {
+	value *parquetio.ValueSchema
+	err   error
 }
 
 const typeProtobuf = "PROTOBUF"
@@ -52,7 +59,7 @@ const maxSchemas = 1000
 
 // NewSchemas returns a cache over a registry.
 func NewSchemas(lookup Lookup, names Names) *Schemas {
-	return &Schemas{lookup: lookup, names: names, known: map[Writer]*parquetio.ValueSchema{}, guids: map[uuid.UUID]int32{}}
+	return &Schemas{lookup: lookup, names: names, known: map[Writer]columns{}, guids: map[uuid.UUID]int32{}}
 }
 
 // Indexed reports whether payloads of a schema have the indexes of a message in front, as those of
@@ -113,11 +120,11 @@ func (s *Schemas) GUID(ctx context.Context, guid uuid.UUID) (int32, error) {
 // that is certain; any other may pass.
 func (s *Schemas) Value(ctx context.Context, w Writer) (*parquetio.ValueSchema, error) {
 	s.mu.Lock()
-	v := s.known[w]
+	c, ok := s.known[w]
 	s.mu.Unlock()
 	switch {
-	case v != nil:
-		return v, nil
+	case ok:
+		return c.value, c.err
 	case w.Format == FormatString:
 		return parquetio.StringValue(), nil
 	case w.Format == FormatBytes:
@@ -129,22 +136,22 @@ func (s *Schemas) Value(ctx context.Context, w Writer) (*parquetio.ValueSchema, 
 	}
 	switch r.Type {
 	case "", "AVRO":
-		v, err = parquetio.ParseAvro(r.Text, r.References...)
+		c.value, err = parquetio.ParseAvro(r.Text, r.References...)
 	case typeProtobuf:
-		v, err = parquetio.ParseProtobuf(r.Text, w.Message, r.References...)
+		c.value, err = parquetio.ParseProtobuf(r.Text, w.Message, r.References...)
 	default:
 		err = fmt.Errorf("type %s has no table mapping yet; use Avro or Protobuf", r.Type)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("schema %s: %w: %w", w, ErrUnusableSchema, err)
+		c.err = fmt.Errorf("schema %s: %w: %w", w, ErrUnusableSchema, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.known) >= maxSchemas {
 		clear(s.known)
 	}
-	s.known[w] = v
-	return v, nil
+	s.known[w] = c
+	return c.value, c.err
 }
 
 // Certain reports whether err of Value says something that no retry changes.

@@ -11,6 +11,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // Schema is the Avro schema of [Event]: 11 fields, of them a struct and a map.
@@ -32,6 +34,40 @@ const Schema = `{
     {"name": "properties", "type": {"type": "map", "values": "string"}}
   ]
 }`
+
+// ProtobufSchema is the same in Protobuf: message Click, with event_time as a Timestamp.
+const ProtobufSchema = `syntax = "proto3";
+package com.example.shop;
+import "google/protobuf/timestamp.proto";
+
+message Click {
+  int64 event_id = 1;
+  google.protobuf.Timestamp event_time = 2;
+  int64 user_id = 3;
+  string session_id = 4;
+  EventType event_type = 5;
+  string url = 6;
+  optional string referrer = 7;
+  int32 duration_ms = 8;
+  optional double price = 9;
+  Device device = 10;
+  map<string, string> properties = 11;
+}
+
+message Device {
+  string os = 1;
+  string browser = 2;
+  bool mobile = 3;
+}
+
+enum EventType {
+  view = 0;
+  search = 1;
+  click = 2;
+  cart = 3;
+  purchase = 4;
+}
+`
 
 // EventTypes are the symbols of event_type, in the order of the schema.
 var EventTypes = [...]string{"view", "search", "click", "cart", "purchase"}
@@ -185,6 +221,49 @@ func AppendAvro(dst []byte, e *Event) []byte {
 		}
 	}
 	return append(dst, 0)
+}
+
+// AppendProtobuf appends e as a message Click, without a header.
+func AppendProtobuf(dst []byte, e *Event) []byte {
+	number := func(dst []byte, field protowire.Number, v uint64) []byte {
+		if v == 0 {
+			return dst
+		}
+		return protowire.AppendVarint(protowire.AppendTag(dst, field, protowire.VarintType), v)
+	}
+	text := func(dst []byte, field protowire.Number, s string) []byte {
+		return protowire.AppendString(protowire.AppendTag(dst, field, protowire.BytesType), s)
+	}
+	// message appends what write appends, behind its length, which takes one byte here.
+	message := func(dst []byte, field protowire.Number, write func(dst []byte) []byte) []byte {
+		dst = append(protowire.AppendTag(dst, field, protowire.BytesType), 0)
+		at := len(dst)
+		dst = write(dst)
+		dst[at-1] = byte(len(dst) - at)
+		return dst
+	}
+	dst = number(dst, 1, uint64(e.EventID))
+	dst = message(dst, 2, func(dst []byte) []byte {
+		return number(number(dst, 1, uint64(e.EventTime.Unix())), 2, uint64(e.EventTime.Nanosecond()))
+	})
+	dst = number(dst, 3, uint64(e.UserID))
+	dst = text(dst, 4, e.SessionID)
+	dst = number(dst, 5, uint64(e.EventType))
+	dst = text(dst, 6, e.URL)
+	if e.Referrer != "" {
+		dst = text(dst, 7, e.Referrer)
+	}
+	dst = number(dst, 8, uint64(e.DurationMS))
+	if e.Price >= 0 {
+		dst = protowire.AppendFixed64(protowire.AppendTag(dst, 9, protowire.Fixed64Type), math.Float64bits(e.Price))
+	}
+	dst = message(dst, 10, func(dst []byte) []byte {
+		return number(text(text(dst, 1, e.OS), 2, e.Browser), 3, protowire.EncodeBool(e.Mobile))
+	})
+	for _, p := range e.Properties {
+		dst = message(dst, 11, func(dst []byte) []byte { return text(text(dst, 1, p.Key), 2, p.Value) })
+	}
+	return dst
 }
 
 func appendString(dst []byte, s string) []byte {

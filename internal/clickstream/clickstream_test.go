@@ -7,6 +7,11 @@ import (
 	"time"
 
 	"github.com/hamba/avro/v2"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/dynamicpb"
+
+	"github.com/tabletopic/tabletopic/internal/protofile"
 )
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -48,6 +53,63 @@ func TestAppendAvroMatchesSchema(t *testing.T) {
 	}
 	if mean := size / events; mean < 150 || mean > 190 {
 		t.Errorf("events have %d bytes on average, want about 170", mean)
+	}
+}
+
+// What AppendProtobuf writes is what an independent decoder reads under ProtobufSchema.
+func TestAppendProtobufMatchesSchema(t *testing.T) {
+	file, err := protofile.Compile(ProtobufSchema, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := dynamicpb.NewMessage(file.Messages().ByName("Click"))
+	var read func(m protoreflect.Message) map[string]any
+	read = func(m protoreflect.Message) map[string]any {
+		out := map[string]any{}
+		for i := range m.Descriptor().Fields().Len() {
+			f := m.Descriptor().Fields().Get(i)
+			switch v := m.Get(f); {
+			case f.IsMap():
+				properties := map[string]any{}
+				v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
+					properties[k.String()] = v.String()
+					return true
+				})
+				out[string(f.Name())] = properties
+			case f.HasPresence() && !m.Has(f):
+			case f.Message() != nil:
+				out[string(f.Name())] = read(v.Message())
+			default:
+				out[string(f.Name())] = v.Interface()
+			}
+		}
+		return out
+	}
+	g := NewGenerator(1, start)
+	var e Event
+	for range 5000 {
+		g.Next(&e)
+		if err := proto.Unmarshal(AppendProtobuf(nil, &e), m); err != nil || len(m.GetUnknown()) > 0 {
+			t.Fatalf("error %v, unknown fields %x", err, m.GetUnknown())
+		}
+		properties := map[string]any{}
+		for _, p := range e.Properties {
+			properties[p.Key] = p.Value
+		}
+		want := map[string]any{
+			"event_id": e.EventID, "event_time": map[string]any{"seconds": e.EventTime.Unix(), "nanos": int32(e.EventTime.Nanosecond())},
+			"user_id": e.UserID, "session_id": e.SessionID, "event_type": protoreflect.EnumNumber(e.EventType), "url": e.URL, "duration_ms": e.DurationMS,
+			"device": map[string]any{"os": e.OS, "browser": e.Browser, "mobile": e.Mobile}, "properties": properties,
+		}
+		if e.Referrer != "" {
+			want["referrer"] = e.Referrer
+		}
+		if e.Price >= 0 {
+			want["price"] = e.Price
+		}
+		if got := read(m); fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Fatalf("got  %v\nwant %v", got, want)
+		}
 	}
 }
 
