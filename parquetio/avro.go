@@ -34,6 +34,10 @@ const (
 	wireArray
 	wireMap
 	wireUnion
+
+	// of JSON alone
+	wireAny  // any value, kept as JSON
+	wireText // a string as it is, any other value as JSON
 )
 
 type logical uint8

@@ -45,6 +45,7 @@ type Builder struct {
 	folded [][]byte // messages that wait until they are whole, nil between records
 	order  []int32  // of the keys of a map
 	spare  []column // of the table, empty between records
+	slots  []int32  // to find keys of a map of JSON that come again
 }
 
 // A RecordMeta is what the Kafka column holds.
@@ -208,7 +209,7 @@ func (b *Builder) endRow(ok bool, m RecordMeta) error {
 		}
 	}
 	if b.err != nil {
-		if b.rows > 0 {
+		if b.rows > 0 || b.err != ErrFull {
 			return b.err
 		}
 		b.bad = DecodeError{Reason: "record is too large for one column"}

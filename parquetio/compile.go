@@ -39,6 +39,14 @@ const (
 	opPresent                       // the marker of a record without fields
 	opList                          // its item follows in the program
 	opMap                           // its value follows in the program
+
+	// of JSON alone
+	opText          // a string as it is, any other value as JSON text
+	opBase64        //
+	opDateText      //
+	opTimeText      //
+	opLocalText     // a timestamp without an offset
+	opDecimalNumber //
 )
 
 type unionShape uint8

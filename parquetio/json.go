@@ -343,18 +343,20 @@ func appendUUID(dst, v []byte) []byte {
 	return dst
 }
 
-// text appends a JSON string (RFC 8259, section 7).
-func (w *jsonWriter) text(v []byte) {
-	w.dst = append(w.dst, '"')
+func (w *jsonWriter) text(v []byte) { w.dst = appendQuoted(w.dst, v) }
+
+// appendQuoted appends a JSON string (RFC 8259, section 7).
+func appendQuoted(dst, v []byte) []byte {
+	dst = append(dst, '"')
 	for _, c := range v {
 		switch {
 		case c == '"' || c == '\\':
-			w.dst = append(w.dst, '\\', c)
+			dst = append(dst, '\\', c)
 		case c < 0x20:
-			w.dst = append(w.dst, '\\', 'u', '0', '0', "0123456789abcdef"[c>>4], "0123456789abcdef"[c&15])
+			dst = append(dst, '\\', 'u', '0', '0', "0123456789abcdef"[c>>4], "0123456789abcdef"[c&15])
 		default:
-			w.dst = append(w.dst, c)
+			dst = append(dst, c)
 		}
 	}
-	w.dst = append(w.dst, '"')
+	return append(dst, '"')
 }

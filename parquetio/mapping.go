@@ -51,35 +51,44 @@ func ParseAvro(schema string, references ...Reference) (*ValueSchema, error) {
 	if single {
 		root = &node{kind: wireRecord, fields: []nodeField{{name: rootColumn, node: root}}}
 	}
-	m := mapper{open: map[*node]bool{}, aliases: map[string][]string{}}
+	return newValueSchema(root, single, root)
+}
+
+// newValueSchema maps the fields of a record, which w reads, to columns.
+func newValueSchema(root *node, single bool, w writer) (*ValueSchema, error) {
+	m := mapper{open: map[*node]bool{root: true}, paths: map[string]string{}, aliases: map[string][]string{}}
 	fields, err := m.fields(root, "")
 	if err != nil {
 		return nil, err
 	}
 	id := 0
-	return &ValueSchema{Fields: assignIDs(fields, &id), Single: single, aliases: m.aliases, writer: root}, nil
+	return &ValueSchema{Fields: assignIDs(fields, &id), Single: single, aliases: m.aliases, writer: w}, nil
 }
 
 // mapper walks a wire graph and unfolds it into column types, without ids.
 type mapper struct {
-	open    map[*node]bool // records that the walk is inside of
+	open    map[*node]bool    // records, arrays and maps that the walk is inside of
+	paths   map[string]string // in lower case, and as they are
 	aliases map[string][]string
 	depth   int
 	columns int
 }
 
 func (m *mapper) fields(record *node, path string) ([]iceberg.NestedField, error) {
-	m.open[record] = true
-	defer delete(m.open, record)
-	folded := make(map[string]string, len(record.fields))
 	var out []iceberg.NestedField
 	for _, f := range record.fields {
 		at := join(path, f.name)
-		key := strings.ToLower(f.name)
-		if other, ok := folded[key]; ok {
+		if f.name == "" {
+			return nil, fmt.Errorf("field %s: has no name, which a column needs: rename it", at)
+		}
+		key := strings.ToLower(at)
+		switch other, taken := m.paths[key]; {
+		case taken && other == at:
+			return nil, fmt.Errorf("field %s: has a dot in its name, and the path of another field: rename one", at)
+		case taken:
 			return nil, fmt.Errorf("field %s: differs from field %s by case alone, which engines cannot tell apart: rename one", at, other)
 		}
-		folded[key] = at
+		m.paths[key] = at
 		t, required, err := m.typeOf(f.node, at)
 		if err != nil {
 			return nil, err
@@ -107,6 +116,14 @@ func (m *mapper) typeOf(n *node, path string) (t iceberg.Type, required bool, er
 		return nil, false, fmt.Errorf("field %s: fixed of %d bytes, at most %d are supported: use bytes", path, n.size, maxFixedBytes)
 	}
 	switch n.kind {
+	case wireRecord, wireArray, wireMap:
+		if m.open[n] {
+			return iceberg.PrimitiveTypes.String, true, nil
+		}
+		m.open[n] = true
+		defer delete(m.open, n)
+	}
+	switch n.kind {
 	case wireNull:
 		return nil, false, nil
 	case wireUnion:
@@ -117,9 +134,6 @@ func (m *mapper) typeOf(n *node, path string) (t iceberg.Type, required bool, er
 		t, required, err = m.typeOf(value, path)
 		return t, required && null < 0, err
 	case wireRecord:
-		if m.open[n] {
-			return iceberg.PrimitiveTypes.String, true, nil
-		}
 		fields, err := m.fields(n, path)
 		if err != nil {
 			return nil, false, err

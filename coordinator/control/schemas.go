@@ -14,7 +14,7 @@ import (
 
 // A RegisteredSchema is a schema as the registry has it.
 type RegisteredSchema struct {
-	Type       string // AVRO or PROTOBUF; empty means AVRO
+	Type       string // AVRO, PROTOBUF or JSON; empty means AVRO
 	Text       string
 	References []parquetio.Reference // the schemas that it names, each after those that it names itself
 }
@@ -129,6 +129,12 @@ func (s *Schemas) Value(ctx context.Context, w Writer) (*parquetio.ValueSchema, 
 		return parquetio.StringValue(), nil
 	case w.Format == FormatBytes:
 		return parquetio.BytesValue(), nil
+	case w.Format == FormatJSON:
+		v, err := parquetio.ParseJSONSchema(w.Text)
+		if err != nil {
+			return nil, fmt.Errorf("schema %s: %w: %w", w, ErrUnusableSchema, err)
+		}
+		return v, nil
 	}
 	r, err := s.lookup(ctx, w.Schema)
 	if err != nil {
@@ -139,8 +145,10 @@ func (s *Schemas) Value(ctx context.Context, w Writer) (*parquetio.ValueSchema, 
 		c.value, err = parquetio.ParseAvro(r.Text, r.References...)
 	case typeProtobuf:
 		c.value, err = parquetio.ParseProtobuf(r.Text, w.Message, r.References...)
+	case "JSON":
+		c.value, err = parquetio.ParseJSONSchema(r.Text, r.References...)
 	default:
-		err = fmt.Errorf("type %s has no table mapping yet; use Avro or Protobuf", r.Type)
+		err = fmt.Errorf("type %s has no table mapping", r.Type)
 	}
 	if err != nil {
 		c.err = fmt.Errorf("schema %s: %w: %w", w, ErrUnusableSchema, err)

@@ -1,0 +1,372 @@
+package parquetio
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/apache/iceberg-go"
+)
+
+// Bounds on what records without a schema may make of a table.
+const (
+	maxInferredColumns = 2_000 // of the table, inner ones counted
+	maxInferredDepth   = 16    // columns inside columns; what is deeper is kept as JSON text
+	maxInferredName    = 255   // bytes
+)
+
+// CompileJSON builds the decoder of plain JSON: of records without a schema, for which the columns
+// of table say what their properties are. Append returns [ErrLacksColumn] for a record that
+// needs more: see [Mapping.InferJSON].
+func (m Mapping) CompileJSON(table *iceberg.Schema) (*Decoder, error) {
+	t := &target{mapping: m}
+	t.cols, t.top = layout(table)
+	root := &node{kind: wireRecord}
+	for _, f := range table.Fields() {
+		if !m.reserved(f.Name) {
+			root.fields = append(root.fields, nodeField{name: f.Name, node: plainNode(f.Type)})
+		}
+	}
+	p, err := jsonSchema{root: root, plain: true}.compile(t)
+	if err != nil {
+		return nil, fmt.Errorf("compile decoder of plain JSON: %w", err)
+	}
+	return &Decoder{table, t.key(), p}, nil
+}
+
+// plainNode returns the node of the values that a column takes from plain JSON: null alone, if no
+// JSON value stands for its type.
+func plainNode(t iceberg.Type) *node {
+	switch t := t.(type) {
+	case *iceberg.StructType:
+		n := &node{kind: wireRecord}
+		for _, f := range t.FieldList {
+			n.fields = append(n.fields, nodeField{name: f.Name, node: plainNode(f.Type)})
+		}
+		return n
+	case *iceberg.ListType:
+		return &node{kind: wireArray, item: plainNode(t.Element)}
+	case *iceberg.MapType:
+		if t.KeyType.Equals(iceberg.PrimitiveTypes.String) {
+			return &node{kind: wireMap, item: plainNode(t.ValueType)}
+		}
+	case iceberg.DecimalType:
+		return &node{kind: wireDouble, logical: logicalDecimal, precision: t.Precision(), scale: t.Scale()}
+	case iceberg.BooleanType:
+		return &node{kind: wireBoolean}
+	case iceberg.Int32Type:
+		return &node{kind: wireInt}
+	case iceberg.Int64Type:
+		return &node{kind: wireLong}
+	case iceberg.Float32Type:
+		return &node{kind: wireFloat}
+	case iceberg.Float64Type:
+		return &node{kind: wireDouble}
+	case iceberg.StringType:
+		return &node{kind: wireText}
+	case iceberg.BinaryType:
+		return &node{kind: wireBytes}
+	case iceberg.UUIDType:
+		return &node{kind: wireString, logical: logicalUUID}
+	case iceberg.DateType:
+		return &node{kind: wireString, logical: logicalDate}
+	case iceberg.TimeType:
+		return &node{kind: wireString, logical: logicalTimeMicros}
+	case iceberg.TimestampType:
+		return &node{kind: wireString, logical: logicalLocalMicros}
+	case iceberg.TimestampTzType:
+		return &node{kind: wireString, logical: logicalZoned}
+	}
+	return &node{kind: wireNull}
+}
+
+// A JSONInference finds the columns that plain JSON records need and a table lacks. What it finds
+// only grows with the records that are added.
+type JSONInference struct {
+	root    inferred
+	columns int // of the table, with those found
+}
+
+// InferJSON begins an inference. The table is nil if there is none yet.
+func (m Mapping) InferJSON(table *iceberg.Schema) *JSONInference {
+	x := &JSONInference{}
+	columns := []iceberg.NestedField{}
+	if table != nil {
+		cols, _ := layout(table)
+		x.columns = len(cols)
+		for _, f := range table.Fields() {
+			if !m.reserved(f.Name) {
+				columns = append(columns, f)
+			}
+		}
+	}
+	x.root.column = &iceberg.StructType{FieldList: columns}
+	return x
+}
+
+type inferredKind uint8
+
+const (
+	inferredNothing inferredKind = iota // only null, and empty arrays and objects, were seen
+	inferredBoolean
+	inferredLong
+	inferredDouble
+	inferredString
+	inferredMixed // kept as text: strings as they are, other values as JSON
+	inferredObject
+	inferredArray
+)
+
+// inferred is what is known of the values in one place.
+type inferred struct {
+	column iceberg.Type // of the table; nil if it lacks one
+	kind   inferredKind
+	names  []string // of an object, in the order in which they were seen
+	fields map[string]*inferred
+	item   *inferred // of an array, or of a map of the table
+}
+
+// Add takes a record into account. The error is a [*DecodeError] if it is not JSON, or needs
+// more columns than a table may have; what was found before stays.
+func (x *JSONInference) Add(payload []byte) error {
+	begin := space(payload, 0)
+	end, typed, reason := skipValue(payload, begin, 0)
+	if reason == "" {
+		if end = space(payload, end); end != len(payload) {
+			reason = fmt.Sprintf("%d bytes are left over", len(payload)-end)
+		}
+	}
+	if reason != "" {
+		return &DecodeError{Byte: end, Reason: reason}
+	}
+	if !typed {
+		return nil
+	}
+	r := inferrer{x, payload, nil}
+	if payload[begin] == '{' {
+		r.value(&x.root, "", begin, 0)
+	} else {
+		r.property(&x.root, "", rootColumn, begin, 0)
+	}
+	if r.err != nil {
+		return r.err
+	}
+	return nil
+}
+
+// inferrer walks a record that is JSON.
+type inferrer struct {
+	*JSONInference
+	p   []byte
+	err *DecodeError
+}
+
+// value adds the value at i to n, and returns the position behind it.
+func (r *inferrer) value(n *inferred, path string, i, depth int) int {
+	end, typed, _ := skipValue(r.p, i, 0)
+	if !typed || r.err != nil {
+		return end
+	}
+	switch c := r.p[i]; {
+	case c == '{':
+		r.object(n, path, i, depth)
+	case c == '[':
+		r.array(n, path, i, depth)
+	case c == '"':
+		n.merge(inferredString)
+	case c == 't' || c == 'f':
+		n.merge(inferredBoolean)
+	default:
+		n.merge(numberKind(r.p, i))
+	}
+	return end
+}
+
+// numberKind is long for what is written as an integer, double for other numbers. An integer of
+// more than 64 bits is kept as text, digit by digit.
+func numberKind(p []byte, i int) inferredKind {
+	n, _, _ := scanNumber(p, i)
+	if n.fraction {
+		if _, ok := n.float64(); !ok {
+			return inferredMixed
+		}
+		return inferredDouble
+	}
+	if _, reason := n.int64(); reason != "" {
+		return inferredMixed
+	}
+	return inferredLong
+}
+
+// merge makes n a kind that takes values of kind, too.
+func (n *inferred) merge(kind inferredKind) {
+	switch {
+	case n.column != nil || n.kind == kind:
+	case n.kind == inferredNothing:
+		n.kind = kind
+	case n.kind == inferredLong && kind == inferredDouble, n.kind == inferredDouble && kind == inferredLong:
+		n.kind = inferredDouble
+	default:
+		n.kind, n.names, n.fields, n.item = inferredMixed, nil, nil, nil
+	}
+}
+
+func (r *inferrer) object(n *inferred, path string, i, depth int) {
+	m, isMap := n.column.(*iceberg.MapType)
+	_, isStruct := n.column.(*iceberg.StructType)
+	switch {
+	case n.column != nil && !isMap && !isStruct:
+		return
+	case n.column == nil && depth >= maxInferredDepth:
+		n.merge(inferredMixed)
+		return
+	}
+	if n.merge(inferredObject); n.kind == inferredMixed {
+		return
+	}
+	for i = space(r.p, i+1); r.p[i] != '}'; {
+		end, _, _ := scanString(r.p, i)
+		name := string(appendUnescaped(nil, r.p[i+1:end-1]))
+		i, _ = colon(r.p, end)
+		if isMap {
+			if n.item == nil {
+				n.item = &inferred{column: m.ValueType}
+			}
+			i = r.value(n.item, join(path, "value"), i, depth+1)
+		} else {
+			i = r.property(n, path, name, i, depth)
+		}
+		if i = space(r.p, i); r.p[i] == ',' {
+			i = space(r.p, i+1)
+		}
+	}
+}
+
+// property adds the value at i to the property of n of that name.
+func (r *inferrer) property(n *inferred, path, name string, i, depth int) int {
+	end, typed, _ := skipValue(r.p, i, 0)
+	if !typed || r.err != nil {
+		return end
+	}
+	at := join(path, name)
+	key := strings.ToLower(name) // what differs by case alone has one column
+	f := n.fields[key]
+	if f == nil {
+		f = &inferred{}
+		if s, ok := n.column.(*iceberg.StructType); ok {
+			if c := matchField(s.FieldList, nil, name); c >= 0 {
+				f.column = s.FieldList[c].Type
+			}
+		}
+		if f.column == nil {
+			switch r.columns++; {
+			case name == "":
+				r.err = &DecodeError{Field: path, Byte: i, Reason: "a property without a name cannot become a column"}
+			case len(name) > maxInferredName:
+				r.err = &DecodeError{Field: path, Byte: i, Reason: fmt.Sprintf("a property with a name of %d bytes cannot become a column: at most %d", len(name), maxInferredName)}
+			case r.columns > maxInferredColumns:
+				r.err = &DecodeError{Field: at, Byte: i, Reason: fmt.Sprintf("the table would have more than %d columns, inner ones counted: keep what has names of its own in an array, or give the topic a schema", maxInferredColumns)}
+			}
+			if r.err != nil {
+				return end
+			}
+		}
+		if n.fields == nil {
+			n.fields = map[string]*inferred{}
+		}
+		n.fields[key] = f
+		n.names = append(n.names, name)
+	}
+	return r.value(f, at, i, depth+1)
+}
+
+func (r *inferrer) array(n *inferred, path string, i, depth int) {
+	l, isList := n.column.(*iceberg.ListType)
+	switch {
+	case n.column != nil && !isList:
+		return
+	case n.column == nil && depth >= maxInferredDepth:
+		n.merge(inferredMixed)
+		return
+	}
+	if n.merge(inferredArray); n.kind == inferredMixed {
+		return
+	}
+	if n.item == nil {
+		n.item = &inferred{}
+		if isList {
+			n.item.column = l.Element
+		} else {
+			r.columns++
+		}
+	}
+	for i = space(r.p, i+1); r.p[i] != ']'; {
+		i = r.value(n.item, join(path, "element"), i, depth+1)
+		if i = space(r.p, i); r.p[i] == ',' {
+			i = space(r.p, i+1)
+		}
+	}
+}
+
+// Schema returns what the table lacks as a JSON Schema, and false if it lacks nothing.
+func (x *JSONInference) Schema() (text string, lacks bool) {
+	dst, lacks := x.root.appendSchema(nil)
+	return string(dst), lacks
+}
+
+// appendSchema appends the schema of n, so far as the table lacks it.
+func (n *inferred) appendSchema(dst []byte) (out []byte, lacks bool) {
+	switch n.column.(type) {
+	case nil:
+		lacks = n.kind != inferredNothing
+	case *iceberg.StructType:
+		n.kind = inferredObject
+	case *iceberg.ListType:
+		n.kind = inferredArray
+	case *iceberg.MapType:
+		if n.item == nil {
+			return dst, false
+		}
+		dst = append(dst, `{"type":"object","additionalProperties":`...)
+		dst, lacks = n.item.appendSchema(dst)
+		return append(dst, '}'), lacks
+	}
+	switch n.kind {
+	case inferredBoolean:
+		dst = append(dst, `{"type":"boolean"}`...)
+	case inferredLong:
+		dst = append(dst, `{"type":"integer"}`...)
+	case inferredDouble:
+		dst = append(dst, `{"type":"number"}`...)
+	case inferredString:
+		dst = append(dst, `{"type":"string"}`...)
+	case inferredMixed:
+		dst = append(dst, `{}`...)
+	case inferredObject:
+		dst = append(dst, `{"type":"object","properties":{`...)
+		first := true
+		for _, name := range n.names {
+			at := len(dst)
+			if !first {
+				dst = append(dst, ',')
+			}
+			dst = append(appendQuoted(dst, []byte(name)), ':')
+			var inner bool
+			if dst, inner = n.fields[strings.ToLower(name)].appendSchema(dst); !inner {
+				dst = dst[:at]
+				continue
+			}
+			first, lacks = false, true
+		}
+		dst = append(dst, "}}"...)
+	case inferredArray:
+		if n.item == nil {
+			return dst, false
+		}
+		dst = append(dst, `{"type":"array","items":`...)
+		var inner bool
+		dst, inner = n.item.appendSchema(dst)
+		lacks = lacks || inner
+		dst = append(dst, '}')
+	}
+	return dst, lacks
+}
