@@ -99,9 +99,74 @@
 // case; two fields of one record that differ by case alone are refused, because half of
 // the engines cannot tell them apart.
 //
+// # JSON Schema
+//
+// JSON Schema, draft-04 to 2020-12, and the records that it describes (RFC 8259):
+//
+//	boolean                           boolean
+//	integer                           long; int if "connect.type" is int8, int16 or int32
+//	number                            double; float if "connect.type" is float32
+//	string                            string
+//	string, format date               date
+//	string, format time               time: in UTC if the text has an offset
+//	string, format date-time          timestamptz, rounded down to the microsecond
+//	string, format uuid               uuid
+//	string, contentEncoding base64    binary; so with "connect.type" bytes
+//	enum, const                       the type of the values
+//	array                             list<items>; list<string>, of JSON, if items says nothing
+//	tuple                             list if all items are of one scalar type, else string: the value as JSON
+//	object with properties            struct
+//	object with additionalProperties  map<string, T>, if it has no properties; so with one of patternProperties
+//	any other object                  string: the value as JSON
+//	null, false                       no column; as array item or map value: string, always null
+//	T or null                         T, optional
+//	several types                     string: the value as JSON
+//	allOf, $ref                       what all the schemas say
+//	a schema inside itself            string: the inner value as JSON
+//	{}, true                          string: the value as JSON
+//
+// The titles org.apache.kafka.connect.data.{Date, Time, Timestamp, Decimal} and those of Debezium
+// mean what they mean in Avro; a Decimal is a number, or its bytes in base64. "connect.type" map
+// with keys that are no strings is an array, and stays one.
+//
+// A property that is not required is optional, and so is one that may be null; both absence and
+// null are NULL. Properties that the schema does not name are ignored, also where
+// additionalProperties has a schema for them. Of oneOf and anyOf, schemas for other types do not
+// count; where only one is left it holds, and several that say more than which values are good
+// make an object or array a string: the value as JSON. not, if, then, else and the dependent
+// keywords are ignored. What stands beside $ref counts, in every draft. A schema without a type
+// that has properties is an object, and one with items an array.
+//
+// $ref finds what is in the schema and its references: by the name of the reference, by $id, by
+// JSON pointer, by anchor. Nothing is read from a network.
+//
+// A record is not validated against its schema: what its columns hold is taken. But formats bind,
+// because a column has no place for other text. JSON is kept without white space between its
+// tokens, and otherwise as it was written. Of properties with the same name the last counts; all of
+// them must fit.
+//
+// # Plain JSON
+//
+// Records without a schema go into the columns that the table has ([Mapping.CompileJSON]), by
+// name, in any case: a string column holds strings as they are, and any other value as its JSON
+// text; dates, times, timestamps and UUIDs are text as above, a timestamp without an offset; binary
+// is base64. A value that its column does not hold is refused. Properties for which there is no
+// column get one ([Mapping.InferJSON]) when they first have a value: null, [] and {}, and what holds
+// nothing else, are none.
+//
+//	true, false             boolean
+//	number                  long if all are written without point and exponent and fit 64 bits, else double
+//	larger integer          string: its digits
+//	string                  string, whatever it looks like
+//	array                   list<T>
+//	object                  struct
+//	values of several types string: strings as they are, others as JSON
+//	deeper than 16 columns  string: the value as JSON
+//	no object as a record   the column "value"
+//
 // # What is refused in a record
 //
-// Data that ends early, bytes left over, an int or an enum or union index out of range, a
+// Of Avro: data that ends early, bytes left over, an int or an enum or union index out of range, a
 // boolean that is neither 0 nor 1, text that is not UTF-8, a negative length, a block whose
 // size is not that of its items, a time outside one day, a timestamp that does not fit
 // microseconds in 64 bits, a decimal wider than its column, more than [MaxValues] values
@@ -109,6 +174,11 @@
 //
 // Of Protobuf also: a field number that is 0 or above 2^29-1, a group that does not end, a
 // message nested deeper than 100 levels. Text must be UTF-8 in proto2 as well.
+//
+// Of JSON: text that RFC 8259 does not allow, or that begins with a byte order mark, is not
+// UTF-8, has half of a surrogate pair, or is nested deeper than 256; a value of another type than
+// its column; a number that its column does not hold, where 1.0 and 1e3 are integers; a time, a
+// decimal, and too many values as above.
 package parquetio
 
 // MappingVersion is the version of the type mapping above, kept as a property of each

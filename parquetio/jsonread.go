@@ -595,21 +595,22 @@ func isoMicros(op opcode, text string) (micros int64, reason string) {
 	case opTimeText:
 		t, err := time.Parse("15:04:05.999999999Z07:00", text)
 		if err != nil {
-			if t, err = time.Parse("15:04:05.999999999", text); err != nil {
-				return 0, "text is not an ISO 8601 time of day"
-			}
+			t, err = time.Parse("15:04:05.999999999", text)
+		}
+		if err != nil || text[2] != ':' {
+			return 0, "text is not an ISO 8601 time of day"
 		}
 		const day = 86_400_000_000
 		return (t.UTC().UnixMicro()%day + day) % day, ""
 	case opLocalText:
 		t, err := time.Parse("2006-01-02T15:04:05.999999999", text)
-		if err != nil {
+		if err != nil || text[13] != ':' {
 			return 0, "text is not an ISO 8601 timestamp without an offset"
 		}
 		return t.UnixMicro(), ""
 	}
 	t, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil {
+	if err != nil || text[13] != ':' {
 		return 0, "text is not an ISO 8601 timestamp with an offset"
 	}
 	return t.UnixMicro(), ""

@@ -105,6 +105,12 @@ func (m *mapper) fields(record *node, path string) ([]iceberg.NestedField, error
 
 // typeOf returns the column type of n, and nil if n is always null.
 func (m *mapper) typeOf(n *node, path string) (t iceberg.Type, required bool, err error) {
+	if n.kind == wireUnion {
+		if value, null := n.single(); value != nil {
+			t, required, err = m.typeOf(value, path)
+			return t, required && null < 0, err
+		}
+	}
 	if m.columns++; m.columns > maxColumns {
 		return nil, false, fmt.Errorf("field %s: more than %d columns, inner ones counted", path, maxColumns)
 	}
@@ -127,12 +133,7 @@ func (m *mapper) typeOf(n *node, path string) (t iceberg.Type, required bool, er
 	case wireNull:
 		return nil, false, nil
 	case wireUnion:
-		value, null := n.single()
-		if value == nil {
-			return iceberg.PrimitiveTypes.String, !n.nullable(), nil
-		}
-		t, required, err = m.typeOf(value, path)
-		return t, required && null < 0, err
+		return iceberg.PrimitiveTypes.String, !n.nullable(), nil
 	case wireRecord:
 		fields, err := m.fields(n, path)
 		if err != nil {
