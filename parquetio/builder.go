@@ -41,11 +41,9 @@ type Builder struct {
 	bad  DecodeError
 	err  error // instead of bad
 
-	// of Protobuf records
-	folded [][]byte // messages that wait until they are whole, nil between records
+	folded [][]byte // Protobuf messages that wait until they are whole, nil between records
 	order  []int32  // of the keys of a map
 	spare  []column // of the table, empty between records
-	slots  []int32  // to find keys of a map of JSON that come again
 }
 
 // A RecordMeta is what the Kafka column holds.

@@ -150,9 +150,9 @@
 // Records without a schema go into the columns that the table has ([Mapping.CompileJSON]), by
 // name, in any case: a string column holds strings as they are, and any other value as its JSON
 // text; dates, times, timestamps and UUIDs are text as above, a timestamp without an offset; binary
-// is base64. A value that its column does not hold is refused. Properties for which there is no
-// column get one ([Mapping.InferJSON]) when they first have a value: null, [] and {}, and what holds
-// nothing else, are none.
+// is base64. Properties for which there is no column get one ([Mapping.InferJSON]) when they first
+// have a value: null, [] and {}, and what holds nothing else, are none, and are NULL where they do
+// not fit. Any other value that does not fit its column is refused.
 //
 //	true, false             boolean
 //	number                  long if all are written without point and exponent and fit 64 bits, else double

@@ -82,13 +82,14 @@ func plainNode(t iceberg.Type) *node {
 // A JSONInference finds the columns that plain JSON records need and a table lacks. What it finds
 // only grows with the records that are added.
 type JSONInference struct {
+	mapping Mapping
 	root    inferred
 	columns int // of the table, with those found
 }
 
 // InferJSON begins an inference. The table is nil if there is none yet.
 func (m Mapping) InferJSON(table *iceberg.Schema) *JSONInference {
-	x := &JSONInference{}
+	x := &JSONInference{mapping: m}
 	columns := []iceberg.NestedField{}
 	if table != nil {
 		cols, _ := layout(table)
@@ -253,9 +254,7 @@ func (r *inferrer) property(n *inferred, path, name string, i, depth int) int {
 	if f == nil {
 		f = &inferred{}
 		if s, ok := n.column.(*iceberg.StructType); ok {
-			if c := matchField(s.FieldList, nil, name); c >= 0 {
-				f.column = s.FieldList[c].Type
-			}
+			f.column = r.columnOf(s, name)
 		}
 		if f.column == nil {
 			switch r.columns++; {
@@ -277,6 +276,21 @@ func (r *inferrer) property(n *inferred, path, name string, i, depth int) int {
 		n.names = append(n.names, name)
 	}
 	return r.value(f, at, i, depth+1)
+}
+
+// columnOf returns the type of the column that properties of that name have, nil if there is none.
+func (r *inferrer) columnOf(s *iceberg.StructType, name string) iceberg.Type {
+	if c := matchField(s.FieldList, nil, name); c >= 0 {
+		return s.FieldList[c].Type
+	}
+	for _, f := range s.FieldList {
+		for _, former := range r.mapping.Former[f.ID] {
+			if strings.EqualFold(former, name) {
+				return f.Type
+			}
+		}
+	}
+	return nil
 }
 
 func (r *inferrer) array(n *inferred, path string, i, depth int) {

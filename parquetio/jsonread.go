@@ -1,12 +1,10 @@
 package parquetio
 
 import (
-	"bytes"
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"math"
 	"math/bits"
 	"strconv"
@@ -108,6 +106,13 @@ func (c *jsonCompiler) record(n *node, kids []int) *jsonRecord {
 		}
 		r.fields = append(r.fields, jsonField{string(appendQuoted(nil, []byte(f.name))), value})
 	}
+	for i := range n.fields {
+		if c.plain && columns[i] >= 0 {
+			for _, former := range c.mapping.Former[c.cols[columns[i]].id] {
+				c.also(r, former, i)
+			}
+		}
+	}
 	for _, k := range rest {
 		if len(rest) == len(kids) && c.cols[k].name == PresentField && c.cols[k].kind == columnBit {
 			r.present = k
@@ -119,6 +124,13 @@ func (c *jsonCompiler) record(n *node, kids []int) *jsonRecord {
 		r.rest = append(r.rest, k)
 	}
 	return r
+}
+
+// also finds field i by a name that it had before, if no other has the name.
+func (c *jsonCompiler) also(r *jsonRecord, name string, i int) {
+	if _, taken := r.folded[strings.ToLower(name)]; !taken {
+		r.index[name], r.folded[strings.ToLower(name)] = i, i
+	}
 }
 
 func (c *jsonCompiler) fail(col int, format string, args ...any) {
@@ -352,7 +364,7 @@ func (d *jsonReader) again(r *jsonRecord, f, start, open, at int) int {
 		name := d.nameAt(at)
 		for i := space(d.p, open+1); i < at; {
 			if other, end, _ := d.name(r, i); other == f && d.nameAt(i) != name {
-				return d.failed(col, at, fmt.Sprintf("properties %q and %q differ by case alone, and the table has one column for them", d.nameAt(i), name))
+				return d.failed(col, at, fmt.Sprintf("properties %q and %q have the same column", d.nameAt(i), name))
 			} else {
 				i, _ = colon(d.p, end)
 			}
@@ -457,8 +469,13 @@ func (d *jsonReader) value(v *jsonValue, i int) int {
 			return d.number(v, i)
 		}
 	}
-	if _, _, reason := skipValue(p, i, 0); reason != "" {
-		return d.failed(v.col, i, reason)
+	end, typed, reason := skipValue(p, i, 0)
+	if reason != "" {
+		return d.failed(v.col, end, reason)
+	}
+	if d.grows && !typed && !c.required { // it would have made no column
+		b.null(v.col)
+		return end
 	}
 	return d.failed(v.col, i, fmt.Sprintf("value is %s, and the column is %s", kindOf(p[i]), c.typ))
 }
@@ -728,40 +745,12 @@ func (d *jsonReader) more(col int, end byte, i int) (int, bool) {
 
 // mapping reads an object into a map. The last entry of a key counts.
 func (d *jsonReader) mapping(v *jsonValue, i int) int {
-	b := d.b
-	begin, n := i, b.cols[v.key].n
-	if i = d.entries(v, i, nil); i < 0 {
-		return -1
-	}
-	if dropped := b.repeatedKeys(v.key, n); dropped != nil {
-		// Read again, without them.
-		if b.room -= (i - begin) / 8; b.room < 0 {
-			return d.failed(v.col, begin, reasonMany)
-		}
-		truncate(b.cols, v.key, n)
-		truncate(b.cols, v.item.col, n)
-		if i = d.entries(v, begin, dropped); i < 0 {
-			return -1
-		}
-	}
-	c := &b.cols[v.col]
-	c.offsets = append(c.offsets, int32(b.cols[v.key].n))
-	c.present()
-	return i
-}
-
-// entries reads the entries of a map, but for those dropped.
-func (d *jsonReader) entries(v *jsonValue, i int, dropped []bool) int {
-	p := d.p
+	b, p := d.b, d.p
 	i = space(p, i+1)
 	if i < len(p) && p[i] == '}' {
-		return i + 1
-	}
-	for k, more := 0, true; more; k++ {
-		if dropped != nil && dropped[k] {
-			i, _ = skipName(p, i)
-			i, _, _ = skipValue(p, i, 0)
-		} else {
+		i++
+	} else {
+		for more := true; more; {
 			if i = d.room(v, v.key, i); i < 0 {
 				return -1
 			}
@@ -778,61 +767,16 @@ func (d *jsonReader) entries(v *jsonValue, i int, dropped []bool) int {
 			if i = d.value(v.item, i); i < 0 {
 				return -1
 			}
-		}
-		if i, more = d.more(v.col, '}', i); i < 0 {
-			return -1
-		}
-	}
-	return i
-}
-
-// keySeed keeps what keys collide out of the hands of those who write records.
-var keySeed = maphash.MakeSeed()
-
-// repeatedKeys says which keys of a map, that begins with value n of the column of keys, come
-// again later. It returns nil if none does.
-func (b *Builder) repeatedKeys(col, n int) (dropped []bool) {
-	c := &b.cols[col]
-	count := c.n - n
-	key := func(k int) []byte { return c.data[c.offsets[n+k]:c.offsets[n+k+1]] }
-	drop := func(k int) {
-		if dropped == nil {
-			dropped = make([]bool, count)
-		}
-		dropped[k] = true
-	}
-	if count <= 8 {
-		for k := range count {
-			for later := k + 1; later < count; later++ {
-				if bytes.Equal(key(k), key(later)) {
-					drop(k)
-					break
-				}
+			if i, more = d.more(v.col, '}', i); i < 0 {
+				return -1
 			}
 		}
-		return dropped
 	}
-	size := 1 << bits.Len(uint(2*count))
-	slots := b.slots
-	if size > len(slots) {
-		slots = make([]int32, size)
-		if size <= 4096 {
-			b.slots = slots
-		}
-	}
-	slots = slots[:size]
-	clear(slots)
-	for k := range count {
-		at := int(maphash.Bytes(keySeed, key(k))) & (len(slots) - 1)
-		for slots[at] != 0 && !bytes.Equal(key(int(slots[at])-1), key(k)) {
-			at = (at + 1) & (len(slots) - 1)
-		}
-		if slots[at] != 0 {
-			drop(int(slots[at]) - 1)
-		}
-		slots[at] = int32(k) + 1
-	}
-	return dropped
+	c := &b.cols[v.col]
+	b.dropReplaced(c)
+	c.offsets = append(c.offsets, int32(b.cols[v.key].n))
+	c.present()
+	return i
 }
 
 // appendDecimal appends a number of which hi:lo is the magnitude.

@@ -761,26 +761,15 @@ func TestJSONRequiredColumn(t *testing.T) {
 	}
 }
 
-// A record cannot make the decoder work, or remember, out of proportion to its size: maps with
-// keys that come again inside of each other, and objects that come again with many columns below.
-func TestJSONHostileRecords(t *testing.T) {
-	schema, text := `{"type":"integer"}`, `1`
-	for range 40 {
-		schema = `{"type":"object","additionalProperties":` + schema + `}`
-		text = `{"a":null,"a":` + text + `}`
-	}
-	r := newJSONRig(t, schema)
-	text = strings.Replace(text, "1", "null", 1)
-	err := r.builder.Append(r.decoder, []byte(text), RecordMeta{})
-	if err == nil || !strings.Contains(err.Error(), reasonMany) {
-		t.Errorf("error %v, want %q", err, reasonMany)
-	}
+// A record cannot make the decoder work out of proportion to its size: an object that comes again
+// and again, with many columns below.
+func TestJSONHostileRecord(t *testing.T) {
 	var wide strings.Builder
 	for i := range 5000 {
 		fmt.Fprintf(&wide, `,"f%d":{"type":"integer"}`, i)
 	}
-	r = newJSONRig(t, `{"type":"object","properties":{"s":{"type":"object","properties":{`+wide.String()[1:]+`}}}}`)
-	err = r.builder.Append(r.decoder, []byte("{"+strings.Repeat(`"s":{},`, 10_000)+`"s":{}}`), RecordMeta{})
+	r := newJSONRig(t, `{"type":"object","properties":{"s":{"type":"object","properties":{`+wide.String()[1:]+`}}}}`)
+	err := r.builder.Append(r.decoder, []byte("{"+strings.Repeat(`"s":{},`, 10_000)+`"s":{}}`), RecordMeta{})
 	if err == nil || !strings.Contains(err.Error(), reasonMany) {
 		t.Errorf("error %v, want %q", err, reasonMany)
 	}
