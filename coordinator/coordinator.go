@@ -597,7 +597,7 @@ func (c *Coordinator) fit(ctx context.Context, st *State, w control.Writer) erro
 			return err // of the catalog, and no fault of the records
 		case done:
 			c.watch.tell(func(h *Health, now time.Time) { h.Unfit(w.String(), nil, now) })
-			if w != (control.Writer{}) {
+			if w != (control.Writer{}) && w.Format != control.FormatJSON { // which no worker looks up
 				c.fits = append(c.fits[:len(c.fits):len(c.fits)], w)
 				if len(c.fits) > 100 {
 					c.fits = c.fits[1:]

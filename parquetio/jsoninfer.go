@@ -2,6 +2,7 @@ package parquetio
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/apache/iceberg-go"
@@ -126,8 +127,8 @@ type inferred struct {
 	item   *inferred // of an array, or of a map of the table
 }
 
-// Add takes a record into account. The error is a [*DecodeError] if it is not JSON, or needs
-// more columns than a table may have; what was found before stays.
+// Add takes a record into account. The error is a [*DecodeError] if it is not JSON, or needs a
+// column that the table cannot have; it is not taken into account then.
 func (x *JSONInference) Add(payload []byte) error {
 	begin := space(payload, 0)
 	end, typed, reason := skipValue(payload, begin, 0)
@@ -142,13 +143,16 @@ func (x *JSONInference) Add(payload []byte) error {
 	if !typed {
 		return nil
 	}
-	r := inferrer{x, payload, nil}
+	r := inferrer{JSONInference: x, p: payload}
 	if payload[begin] == '{' {
 		r.value(&x.root, "", begin, 0)
 	} else {
 		r.property(&x.root, "", rootColumn, begin, 0)
 	}
 	if r.err != nil {
+		for _, undo := range slices.Backward(r.undo) {
+			undo()
+		}
 		return r.err
 	}
 	return nil
@@ -157,8 +161,9 @@ func (x *JSONInference) Add(payload []byte) error {
 // inferrer walks a record that is JSON.
 type inferrer struct {
 	*JSONInference
-	p   []byte
-	err *DecodeError
+	p    []byte
+	err  *DecodeError
+	undo []func() // what takes the record back
 }
 
 // value adds the value at i to n, and returns the position behind it.
@@ -173,11 +178,11 @@ func (r *inferrer) value(n *inferred, path string, i, depth int) int {
 	case c == '[':
 		r.array(n, path, i, depth)
 	case c == '"':
-		n.merge(inferredString)
+		r.merge(n, inferredString)
 	case c == 't' || c == 'f':
-		n.merge(inferredBoolean)
+		r.merge(n, inferredBoolean)
 	default:
-		n.merge(numberKind(r.p, i))
+		r.merge(n, numberKind(r.p, i))
 	}
 	return end
 }
@@ -199,9 +204,13 @@ func numberKind(p []byte, i int) inferredKind {
 }
 
 // merge makes n a kind that takes values of kind, too.
-func (n *inferred) merge(kind inferredKind) {
+func (r *inferrer) merge(n *inferred, kind inferredKind) {
+	if n.column != nil || n.kind == kind || n.kind == inferredMixed {
+		return
+	}
+	before := *n
+	r.undo = append(r.undo, func() { *n = before })
 	switch {
-	case n.column != nil || n.kind == kind:
 	case n.kind == inferredNothing:
 		n.kind = kind
 	case n.kind == inferredLong && kind == inferredDouble, n.kind == inferredDouble && kind == inferredLong:
@@ -218,10 +227,10 @@ func (r *inferrer) object(n *inferred, path string, i, depth int) {
 	case n.column != nil && !isMap && !isStruct:
 		return
 	case n.column == nil && depth >= maxInferredDepth:
-		n.merge(inferredMixed)
+		r.merge(n, inferredMixed)
 		return
 	}
-	if n.merge(inferredObject); n.kind == inferredMixed {
+	if r.merge(n, inferredObject); n.kind == inferredMixed {
 		return
 	}
 	for i = space(r.p, i+1); r.p[i] != '}'; {
@@ -257,23 +266,33 @@ func (r *inferrer) property(n *inferred, path, name string, i, depth int) int {
 			f.column = r.columnOf(s, name)
 		}
 		if f.column == nil {
-			switch r.columns++; {
+			switch {
+			case n == &r.root && r.mapping.reserved(name):
+				r.err = &DecodeError{Field: at, Byte: i, Reason: "the name is taken by a column for the key, or for topic, partition and offset: set table.topic.key.column or table.topic.kafka.column to another name"}
 			case name == "":
 				r.err = &DecodeError{Field: path, Byte: i, Reason: "a property without a name cannot become a column"}
 			case len(name) > maxInferredName:
 				r.err = &DecodeError{Field: path, Byte: i, Reason: fmt.Sprintf("a property with a name of %d bytes cannot become a column: at most %d", len(name), maxInferredName)}
-			case r.columns > maxInferredColumns:
+			case r.columns >= maxInferredColumns:
 				r.err = &DecodeError{Field: at, Byte: i, Reason: fmt.Sprintf("the table would have more than %d columns, inner ones counted: keep what has names of its own in an array, or give the topic a schema", maxInferredColumns)}
 			}
 			if r.err != nil {
 				return end
 			}
+			r.columns++
 		}
 		if n.fields == nil {
 			n.fields = map[string]*inferred{}
 		}
 		n.fields[key] = f
 		n.names = append(n.names, name)
+		r.undo = append(r.undo, func() {
+			delete(n.fields, key)
+			n.names = n.names[:len(n.names)-1]
+			if f.column == nil {
+				r.columns--
+			}
+		})
 	}
 	return r.value(f, at, i, depth+1)
 }
@@ -299,10 +318,10 @@ func (r *inferrer) array(n *inferred, path string, i, depth int) {
 	case n.column != nil && !isList:
 		return
 	case n.column == nil && depth >= maxInferredDepth:
-		n.merge(inferredMixed)
+		r.merge(n, inferredMixed)
 		return
 	}
-	if n.merge(inferredArray); n.kind == inferredMixed {
+	if r.merge(n, inferredArray); n.kind == inferredMixed {
 		return
 	}
 	if n.item == nil {
@@ -311,6 +330,7 @@ func (r *inferrer) array(n *inferred, path string, i, depth int) {
 			n.item.column = l.Element
 		} else {
 			r.columns++
+			r.undo = append(r.undo, func() { r.columns-- })
 		}
 	}
 	for i = space(r.p, i+1); r.p[i] != ']'; {

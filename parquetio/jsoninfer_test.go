@@ -273,7 +273,7 @@ func TestInferenceOfNames(t *testing.T) {
 		`{"y":{"a":1,"A":2}}`:                           `properties "a" and "A" have the same column`,
 		`{"":1}`:                                        "a property without a name",
 		`{"` + strings.Repeat("n", 256) + `":1}`:        "a name of 256 bytes",
-		`{"_kafka":1}`:                                  "the name is taken by the column for topic, partition and offset",
+		`{"_kafka":1}`:                                  "the name is taken by a column for the key, or for topic, partition and offset",
 		`{"v.w":1,"v":{"w":1}}`:                         "has a dot in its name, and the path of another field",
 		`{"a":1`:                                        reasonShort,
 		`{"nested":{"deep":"` + "\xff" + `"}}`:          reasonUTF8,
@@ -294,6 +294,26 @@ func manyProperties(n int) string {
 		fmt.Fprintf(&b, `"p%d":1,`, i)
 	}
 	return b.String()
+}
+
+// A record that cannot be a row leaves nothing in an inference.
+func TestInferenceTakesARecordBack(t *testing.T) {
+	x := withKafka.InferJSON(nil)
+	if err := x.Add([]byte(`{"a":1,"o":{"k":[1]}}`)); err != nil {
+		t.Fatal(err)
+	}
+	want, _ := x.Schema()
+	for _, bad := range []string{`{"a":"s","o":[1],"new":[{"x":1}],"":1}`, `{"o":{"k":["s"],"l":{"m":1}},"_kafka":1}`, `{"a":1,"many":{` + manyProperties(2_001) + `"x":1}}`} {
+		if err := x.Add([]byte(bad)); err == nil {
+			t.Errorf("%.60s was accepted", bad)
+		}
+		if got, _ := x.Schema(); got != want {
+			t.Errorf("%.60s: schema %s, want %s", bad, got, want)
+		}
+	}
+	if err := x.Add([]byte(`{` + strings.TrimSuffix(manyProperties(1_996), ",") + `}`)); err != nil {
+		t.Error(err)
+	}
 }
 
 // Columns that a user made take what stands for their type in JSON.

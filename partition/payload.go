@@ -26,6 +26,7 @@ const (
 	FormatLatest   = "latest"    // the latest schema of a subject: payloads do not name it
 	FormatString   = "string"    // UTF-8 text
 	FormatBytes    = "bytes"     // any bytes
+	FormatJSON     = "json"      // JSON without a schema: columns are inferred
 )
 
 // What becomes of a record that cannot become a row.
@@ -46,8 +47,8 @@ const (
 func payloadKeys() []ConfigKey {
 	formats := map[string]string{"by_schema_id": FormatSchemaID, "by_latest_schema": FormatLatest, "raw": FormatBytes}
 	keys := []ConfigKey{
-		key("table.topic.value.format", "string", FormatSchemaID, "How values become columns: schema-id, as the registered schema that each names; latest, as the latest version of a subject; string and bytes, as the one column value.",
-			oneOf(func(c *TopicConfig, v string) { c.Table.Value.Format = v }, formats, FormatSchemaID, FormatLatest, FormatString, FormatBytes)),
+		key("table.topic.value.format", "string", FormatSchemaID, "How values become columns: schema-id, as the registered schema that each names; latest, as the latest version of a subject; string and bytes, as the one column value; json, as the properties that records have.",
+			oneOf(func(c *TopicConfig, v string) { c.Table.Value.Format = v }, formats, FormatSchemaID, FormatLatest, FormatString, FormatBytes, FormatJSON)),
 		key("table.topic.value.subject", "string", "", `Subject of values of the format latest; empty is "<topic>-value".`, text(func(c *TopicConfig, v string) { c.Table.Value.Subject = v })),
 		key("table.topic.value.message", "string", "", "Full name of the Protobuf message that values of the format latest are; empty is the first of the schema.", text(func(c *TopicConfig, v string) { c.Table.Value.Message = v })),
 		key("table.topic.key.format", "string", FormatBytes, "How keys become a column of their own: bytes, they do not; schema-id, as the registered schema that each names; latest, as the latest version of a subject; string, as text.",

@@ -80,6 +80,9 @@ func (r *reading) payload(ctx context.Context, key bool, data []byte, headers []
 	case partition.FormatBytes:
 		p.writer.Format = control.FormatBytes
 		return p, nil, nil
+	case partition.FormatJSON:
+		p.writer.Format = control.FormatJSON
+		return p, nil, nil
 	case partition.FormatLatest:
 		if r.latest[side(key)] == nil {
 			if err := r.renew(ctx, key); err != nil {
@@ -222,6 +225,13 @@ func (t *task) decoder(ctx context.Context, w control.Writer) (*parquetio.Decode
 		t.decoders[w] = d.(*parquetio.Decoder)
 		return t.decoders[w], nil
 	}
+	if w.Format == control.FormatJSON {
+		d, err := t.table.mapping.CompileJSON(t.table.schema)
+		if err != nil {
+			return nil, &unfit{CauseIncompatible, err.Error()}
+		}
+		return t.keep(w, d), nil
+	}
 	v, err := t.w.schemas.Value(ctx, w)
 	if err != nil {
 		return nil, t.unknown(err)
@@ -240,7 +250,12 @@ func (t *task) decoder(ctx context.Context, w control.Writer) (*parquetio.Decode
 		t.needed = &w
 		return nil, nil
 	}
+	return t.keep(w, d), nil
+}
+
+// keep has d found without being compiled again.
+func (t *task) keep(w control.Writer, d *parquetio.Decoder) *parquetio.Decoder {
 	t.table.decoders.Store(w, d)
 	t.decoders[w] = d
-	return d, nil
+	return d
 }

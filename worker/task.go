@@ -100,6 +100,7 @@ const (
 	laneBacklog  = 1 << 16  // records per open file before another is worth it
 	maxEntries   = 64 << 20 // bytes of manifest entries that wait for a commit before the topic waits, too
 	maxAnswer    = 32 << 20 // … that an answer has
+	maxAsked     = 1000     // writers that are remembered as asked for, and as refused
 	askAgainBase = 5 * time.Second
 
 	quietShare     = 8       // of a chunk: a partition with less is read with others of its records
@@ -331,22 +332,23 @@ type task struct {
 	reading  *reading
 	decoders map[control.Writer]*parquetio.Decoder // those of table, as far as used
 
-	joins  bool  // the lane has records of the partition
-	begin  int64 // first offset passed
-	next   int64 // to be read next
-	gap    int64
-	skip   map[int64]bool
-	last   int64 // the largest of skip
-	rows   int64
-	died   int64           // records that cannot become rows
-	needed *control.Writer // the table must hold what it writes first; nil if none
-	split  bool            // what is read next belongs into another file: a gap is before it, or the lane has no room
-	full   bool            // the lane's files have their size
-	err    error           // what stopped the task; next is where to go on
-	size   int64           // of the lane
-	read   int             // bytes
-	ended  bool            // all is read that there was when the task began
-	first  int64           // timestamp of the first batch, in milliseconds; 0 if none was read
+	joins     bool  // the lane has records of the partition
+	begin     int64 // first offset passed
+	next      int64 // to be read next
+	gap       int64
+	skip      map[int64]bool
+	last      int64 // the largest of skip
+	rows      int64
+	died      int64                    // records that cannot become rows
+	needed    *control.Writer          // the table must hold what it writes first; nil if none
+	inference *parquetio.JSONInference // of what plain JSON needs; nil if it lacks nothing
+	split     bool                     // what is read next belongs into another file: a gap is before it, or the lane has no room
+	full      bool                     // the lane's files have their size
+	err       error                    // what stopped the task; next is where to go on
+	size      int64                    // of the lane
+	read      int                      // bytes
+	ended     bool                     // all is read that there was when the task began
+	first     int64                    // timestamp of the first batch, in milliseconds; 0 if none was read
 }
 
 // run converts until the chunk ends, or a record needs what is not there yet.
@@ -398,7 +400,7 @@ func (t *task) convert(ctx context.Context) {
 	if len(batches) > 0 {
 		t.first = batches[0].MaxTimestamp()
 	}
-	for _, b := range batches {
+	for i, b := range batches {
 		t.read += len(b)
 		if err := reader.Reset(b); err != nil {
 			t.err = fmt.Errorf("batch at offset %d: %w", b.BaseOffset(), err)
@@ -421,6 +423,9 @@ func (t *task) convert(ctx context.Context) {
 				continue
 			}
 			if !t.record(ctx, &rec, m) {
+				if t.inference != nil {
+					t.sample(reader, batches[i+1:])
+				}
 				return
 			}
 			t.next = rec.Offset + 1
@@ -487,6 +492,8 @@ func (t *task) record(ctx context.Context, rec *record.Record, m parquetio.Recor
 	case errors.Is(err, parquetio.ErrFull):
 		t.split, t.full = true, true
 		return false
+	case errors.Is(err, parquetio.ErrLacksColumn):
+		return t.lack(rec)
 	default:
 		t.err = err
 		return false
@@ -597,6 +604,9 @@ func (w *Worker) need(ctx context.Context, writer control.Writer) {
 	if time.Since(w.asked[writer]) < askAgainBase {
 		return
 	}
+	if len(w.asked) >= maxAsked {
+		clear(w.asked)
+	}
 	w.asked[writer] = time.Now()
 	w.send(ctx, control.Needed{Writer: writer})
 }
@@ -662,6 +672,9 @@ func (w *Worker) firstWriter(ctx context.Context, p *part, from int64) (none con
 			writer := value.writer
 			if err != nil || unfit != nil || bad[writer] {
 				continue
+			}
+			if writer.Format == control.FormatJSON {
+				return none, nil // its columns come when they are needed
 			}
 			_, err = w.schemas.Value(ctx, writer)
 			if err == nil {

@@ -397,7 +397,9 @@ func (w *Worker) handle(ctx context.Context, e control.Event) {
 	case control.Refused:
 		if e.Epoch >= w.epoch {
 			refused := map[control.Writer]string{e.Writer: e.Reason}
-			maps.Copy(refused, w.refused)
+			if len(w.refused) < maxAsked {
+				maps.Copy(refused, w.refused)
+			}
 			w.refused = refused // tasks have the old one
 			w.resume()
 		}

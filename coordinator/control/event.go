@@ -20,6 +20,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/apache/iceberg-go"
@@ -200,7 +201,7 @@ func (w Writer) String() string {
 		s += fmt.Sprintf(", message %x", w.Message)
 	}
 	if w.Text != "" {
-		s += " " + w.Text
+		s += " " + strings.ToValidUTF8(w.Text[:min(len(w.Text), 200)], "")
 	}
 	if w.Key {
 		s += ", of the key"
