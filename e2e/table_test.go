@@ -293,9 +293,16 @@ func TestFullDisk(t *testing.T) {
 func TestOutputJSON(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	schema := filepath.Join(t.TempDir(), "event.avsc")
-	if err := os.WriteFile(schema, []byte(eventSchema), 0o600); err != nil {
-		t.Fatal(err)
+	dir := t.TempDir()
+	schema, common, event := filepath.Join(dir, "event.avsc"), filepath.Join(dir, "common.proto"), filepath.Join(dir, "event.proto")
+	for file, text := range map[string]string{
+		schema: eventSchema,
+		common: `syntax = "proto3"; message Common {}`,
+		event:  `syntax = "proto3"; import "common.proto"; message Event { Common c = 1; }`,
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, c := range []struct {
 		stdin string
@@ -313,6 +320,9 @@ func TestOutputJSON(t *testing.T) {
 		{"", []string{"schema", "list"}, `"id":1`},
 		{"", []string{"schema", "get", "1"}, `"schema":`},
 		{"", []string{"schema", "check", "a-value", schema}, `"is_compatible":true`},
+		{"", []string{"schema", "register", "common", common}, `"schemaType":"PROTOBUF"`},
+		{"", []string{"schema", "register", "event", event, "--reference", "common.proto=common:1"}, `"references":[{"name":"common.proto","subject":"common","version":1}]`},
+		{"", []string{"schema", "check", "event", event, "--reference", "common.proto=common:1"}, `"is_compatible":true`},
 		{"", []string{"schema", "compatibility"}, `"level":"BACKWARD"`},
 		{"", []string{"schema", "delete", "a-value"}, `"versions":[1]`},
 		{"", []string{"topic", "delete", "a"}, `"topic":"a"`},

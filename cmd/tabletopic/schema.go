@@ -21,13 +21,14 @@ func newSchema() *cobra.Command {
 func newSchemaRegister(s *server) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "register SUBJECT FILE",
-		Short:   "Register an Avro schema as the next version of a subject",
-		Example: "  tabletopic schema register clicks-value clicks.avsc",
+		Short:   "Register a schema as the next version of a subject",
+		Example: "  tabletopic schema register clicks-value clicks.avsc\n  tabletopic schema register orders-value order.proto --reference common.proto=common:1",
 		Args:    usage(cobra.ExactArgs(2)),
 	}
 	out := outputFlag(cmd)
+	read := schemaFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		text, err := os.ReadFile(args[1])
+		schema, err := read(args[1])
 		if err != nil {
 			return err
 		}
@@ -35,13 +36,46 @@ func newSchemaRegister(s *server) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		ss, err := reg.CreateSchema(cmd.Context(), args[0], sr.Schema{Schema: string(text)})
+		ss, err := reg.CreateSchema(cmd.Context(), args[0], schema)
 		if err != nil {
 			return fmt.Errorf("register %s: %w", args[0], err)
 		}
 		return printSchemas(cmd, out, []sr.SubjectSchema{ss})
 	}
 	return cmd
+}
+
+// schemaFlags adds the flags that say what a file is, and returns how to read it.
+func schemaFlags(cmd *cobra.Command) func(file string) (sr.Schema, error) {
+	var schemaType string
+	var references []string
+	cmd.Flags().StringVar(&schemaType, "type", "", "AVRO, PROTOBUF or JSON; by default PROTOBUF for a file that ends in .proto, else AVRO")
+	cmd.Flags().StringArrayVar(&references, "reference", nil, "NAME=SUBJECT:VERSION: what the schema calls NAME; may be repeated")
+	return func(file string) (sr.Schema, error) {
+		var schema sr.Schema
+		if schemaType == "" && strings.HasSuffix(file, ".proto") {
+			schema.Type = sr.TypeProtobuf
+		} else if schemaType != "" {
+			if err := schema.Type.UnmarshalText([]byte(schemaType)); err != nil {
+				return schema, usageError{fmt.Errorf("--type %q is not AVRO, PROTOBUF or JSON", schemaType)}
+			}
+		}
+		for _, r := range references {
+			// Subjects may hold colons, and names, which are URIs, equals signs.
+			i, j := strings.LastIndexByte(r, '='), strings.LastIndexByte(r, ':')
+			if i < 1 || j < i+2 {
+				return schema, usageError{fmt.Errorf("--reference %q is not NAME=SUBJECT:VERSION", r)}
+			}
+			version, err := strconv.Atoi(r[j+1:])
+			if err != nil {
+				return schema, usageError{fmt.Errorf("--reference %q: the version is no number", r)}
+			}
+			schema.References = append(schema.References, sr.SchemaReference{Name: r[:i], Subject: r[i+1 : j], Version: version})
+		}
+		text, err := os.ReadFile(file)
+		schema.Schema = string(text)
+		return schema, err
+	}
 }
 
 func printSchemas(cmd *cobra.Command, out *output, list []sr.SubjectSchema) error {
@@ -130,25 +164,26 @@ func newSchemaCheck(s *server) *cobra.Command {
 		Use:   "check SUBJECT FILE",
 		Short: "Tell whether a schema could be registered as the next version of a subject",
 		Args:  usage(cobra.ExactArgs(2)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			text, err := os.ReadFile(args[1])
-			if err != nil {
-				return err
-			}
-			reg, err := s.registry()
-			if err != nil {
-				return err
-			}
-			ctx := sr.WithParams(cmd.Context(), sr.Verbose)
-			res, err := reg.CheckCompatibility(ctx, args[0], -1, sr.Schema{Schema: string(text)})
-			if err != nil {
-				return fmt.Errorf("check %s: %w", args[0], err)
-			}
-			if !res.Is {
-				return fmt.Errorf("%s is not compatible with the latest version of %s:\n  %s", args[1], args[0], strings.Join(res.Messages, "\n  "))
-			}
-			return out.say(cmd.OutOrStdout(), map[string]any{"subject": args[0], "is_compatible": true}, "%s is compatible with the latest version of %s", args[1], args[0])
-		},
+	}
+	read := schemaFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		schema, err := read(args[1])
+		if err != nil {
+			return err
+		}
+		reg, err := s.registry()
+		if err != nil {
+			return err
+		}
+		ctx := sr.WithParams(cmd.Context(), sr.Verbose)
+		res, err := reg.CheckCompatibility(ctx, args[0], -1, schema)
+		if err != nil {
+			return fmt.Errorf("check %s: %w", args[0], err)
+		}
+		if !res.Is {
+			return fmt.Errorf("%s is not compatible with the latest version of %s:\n  %s", args[1], args[0], strings.Join(res.Messages, "\n  "))
+		}
+		return out.say(cmd.OutOrStdout(), map[string]any{"subject": args[0], "is_compatible": true}, "%s is compatible with the latest version of %s", args[1], args[0])
 	}
 	out.flag(cmd)
 	return cmd
