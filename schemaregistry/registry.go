@@ -121,6 +121,27 @@ func (r *Registry) GUID(ctx context.Context, guid uuid.UUID) (id int32, err erro
 	return int32(s.ID), err
 }
 
+// Earlier returns the ids of the versions before that schema in its subjects, newest first, at most
+// limit. Deleted versions count: records have been written with them.
+func (r *Registry) Earlier(ctx context.Context, id int32, limit int) (ids []int32, err error) {
+	versions, err := r.store.VersionsOf(ctx, int(id))
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range versions {
+		s, err := r.store.Subject(ctx, v.Subject)
+		if err != nil {
+			return nil, err
+		}
+		for _, other := range slices.Backward(s.Versions) {
+			if earlier := int32(other.Schema.ID); other.Version < v.Version && earlier != id && !slices.Contains(ids, earlier) && len(ids) < limit {
+				ids = append(ids, earlier)
+			}
+		}
+	}
+	return ids, nil
+}
+
 // dependencies reads the schemas that references lead to. A version that was soft deleted
 // still counts.
 func (r *Registry) dependencies(ctx context.Context, refs []metadata.SchemaReference) ([]Dependency, error) {

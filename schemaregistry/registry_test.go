@@ -177,3 +177,43 @@ func BenchmarkSchema(b *testing.B) {
 		}
 	}
 }
+
+// The versions before a schema are found in each subject that has it, deleted ones and none after it.
+func TestEarlierVersions(t *testing.T) {
+	store := openStore(t, filepath.Join(t.TempDir(), "metadata.db"))
+	r := New(store, Config{}, slog.New(slog.DiscardHandler))
+	register := func(subject, schema string) int32 {
+		v, err := r.Register(t.Context(), subject, Request{Schema: schema}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return int32(v.Schema.ID)
+	}
+	record := func(defaults string) string {
+		return `{"type":"record","name":"R","fields":[{"name":"a","type":"int","default":` + defaults + `}]}`
+	}
+	one, two, three := register("s", record("1")), register("s", record("2")), register("s", record("3"))
+	four := register("other", record("4"))
+	if id := register("other", record("2")); id != two {
+		t.Fatalf("id %d, want %d", id, two)
+	}
+	subject, err := store.Subject(t.Context(), "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.DeleteVersions(t.Context(), subject, []int{1}, false); err != nil {
+		t.Fatal(err)
+	}
+	for id, want := range map[int32][]int32{one: nil, three: {two, one}, four: nil} {
+		if got, err := r.Earlier(t.Context(), id, 10); err != nil || !slices.Equal(got, want) {
+			t.Errorf("before %d: %v, error %v, want %v", id, got, err, want)
+		}
+	}
+	got, err := r.Earlier(t.Context(), two, 10)
+	if slices.Sort(got); err != nil || !slices.Equal(got, []int32{one, four}) {
+		t.Errorf("before %d: %v, error %v, want %d and %d", two, got, err, one, four)
+	}
+	if got, err := r.Earlier(t.Context(), three, 1); err != nil || !slices.Equal(got, []int32{two}) {
+		t.Errorf("before %d, at most one: %v, error %v", three, got, err)
+	}
+}

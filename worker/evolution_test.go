@@ -9,6 +9,9 @@ import (
 
 	"github.com/tabletopic/tabletopic/catalog"
 	"github.com/tabletopic/tabletopic/coordinator"
+	"github.com/tabletopic/tabletopic/coordinator/control"
+	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/record"
 )
 
 const (
@@ -125,4 +128,39 @@ func TestRenamedColumnsAreFollowed(t *testing.T) {
 		t.Errorf("columns %v, want key and title", got)
 	}
 	p.exact(18, 0)
+}
+
+// A Protobuf field that a later version calls otherwise keeps its column by its number, and records
+// of both versions fill it.
+func TestRenamedProtobufFieldsAreFollowed(t *testing.T) {
+	p := newPath(t, 2)
+	files := map[int32]string{
+		1: `syntax = "proto3"; message M { int64 id = 1; string user = 2; }`,
+		2: `syntax = "proto3"; message M { int64 id = 1; string account = 2; }`,
+	}
+	p.lookup = func(_ context.Context, id int32) (control.RegisteredSchema, error) {
+		if text, ok := files[id]; ok {
+			return control.RegisteredSchema{Type: "PROTOBUF", Text: text}, nil
+		}
+		return control.RegisteredSchema{}, metadata.ErrSchemaNotExist
+	}
+	produce := func(schema byte) {
+		for _, l := range p.logs {
+			l.append(t, record.Record{Value: []byte{0, 0, 0, 0, schema, 0, 1 << 3, 7, 2<<3 | 2, 1, 'x'}})
+		}
+	}
+	p.start()
+	produce(1)
+	p.committed()
+	for range 2 {
+		produce(2)
+		produce(1)
+		p.committed()
+		p.crash()
+		p.start()
+	}
+	if got := p.columns(); !slices.Equal(got, []string{"id", "account"}) {
+		t.Errorf("columns %v, want id and account", got)
+	}
+	p.exact(10, 0)
 }

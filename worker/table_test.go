@@ -164,6 +164,14 @@ func (p *path) Latest(_ context.Context, subject string) (int32, error) {
 	return 0, metadata.ErrSchemaNotExist
 }
 
+// Earlier implements control.Names: all schemas are versions of one subject.
+func (p *path) Earlier(_ context.Context, id int32, limit int) (ids []int32, err error) {
+	for earlier := id - 1; earlier > 0 && len(ids) < limit; earlier-- {
+		ids = append(ids, earlier)
+	}
+	return ids, nil
+}
+
 // GUID implements control.Names.
 func (p *path) GUID(_ context.Context, guid uuid.UUID) (int32, error) {
 	p.mu.Lock()

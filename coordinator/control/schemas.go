@@ -23,12 +23,15 @@ type RegisteredSchema struct {
 // by a read that cannot be stale; any other error says that the registry cannot tell now.
 type Lookup func(ctx context.Context, id int32) (RegisteredSchema, error)
 
-// Names gives the id of a schema that records name otherwise. Its errors are those of a [Lookup].
+// Names gives the ids of schemas by what else names them. Its errors are those of a [Lookup].
 type Names interface {
 	// Latest returns the schema of the latest version of a subject.
 	Latest(ctx context.Context, subject string) (id int32, err error)
 	// GUID returns the schema of that identity.
 	GUID(ctx context.Context, guid uuid.UUID) (id int32, err error)
+	// Earlier returns the schemas of the versions before that one in its subjects, newest first,
+	// at most limit.
+	Earlier(ctx context.Context, id int32, limit int) (ids []int32, err error)
 }
 
 // ErrUnusableSchema says that a schema exists and cannot become columns. No retry helps.
@@ -144,7 +147,11 @@ func (s *Schemas) Value(ctx context.Context, w Writer) (*parquetio.ValueSchema, 
 	case "", "AVRO":
 		c.value, err = parquetio.ParseAvro(r.Text, r.References...)
 	case typeProtobuf:
-		c.value, err = parquetio.ParseProtobuf(r.Text, w.Message, r.References...)
+		if c.value, err = parquetio.ParseProtobuf(r.Text, w.Message, r.References...); err == nil {
+			if err := s.renamed(ctx, w, c.value); err != nil {
+				return nil, fmt.Errorf("versions before schema %s: %w", w, err)
+			}
+		}
 	case "JSON":
 		c.value, err = parquetio.ParseJSONSchema(r.Text, r.References...)
 	default:
@@ -160,6 +167,30 @@ func (s *Schemas) Value(ctx context.Context, w Writer) (*parquetio.ValueSchema, 
 	}
 	s.known[w] = c
 	return c.value, c.err
+}
+
+// maxEarlier bounds the versions that tell the former names of Protobuf fields.
+const maxEarlier = 20
+
+// renamed has v know what its fields were called in earlier versions.
+func (s *Schemas) renamed(ctx context.Context, w Writer, v *parquetio.ValueSchema) error {
+	ids, err := s.names.Earlier(ctx, w.Schema, maxEarlier)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		r, err := s.lookup(ctx, id)
+		if errors.Is(err, metadata.ErrSchemaNotExist) || err == nil && r.Type != typeProtobuf {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if earlier, err := parquetio.ParseProtobuf(r.Text, w.Message, r.References...); err == nil { // else it never made columns
+			v.Renamed(earlier)
+		}
+	}
+	return nil
 }
 
 // Certain reports whether err of Value says something that no retry changes.
