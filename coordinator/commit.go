@@ -171,12 +171,19 @@ func (c *Coordinator) change(v view, cm *Commit) (catalog.Commit, error) {
 // expireEvery is how many commits go by until old snapshots and metadata are expired with one.
 const expireEvery = 16
 
-// gaps are the offsets that the log had lost before the workers read them.
+// gaps are the offsets that the workers did not read: those before the start of the table, and
+// those that the log had lost.
 func (c *Commit) gaps() (gaps []LostSpan) {
+	begun := map[int32]bool{}
 	for _, f := range c.Files {
 		for _, r := range f.Ranges {
+			reason := LostRetention
+			if _, before := c.From[r.Partition]; !before && !begun[r.Partition] {
+				reason = LostStart
+			}
+			begun[r.Partition] = true
 			if r.Gap > 0 {
-				gaps = append(gaps, LostSpan{r.Partition, r.Start - r.Gap, r.Start, LostRetention})
+				gaps = append(gaps, LostSpan{r.Partition, r.Start - r.Gap, r.Start, reason})
 			}
 		}
 	}

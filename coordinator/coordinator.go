@@ -273,8 +273,11 @@ func (c *Coordinator) act(ctx context.Context, st *State, step *Step) error {
 		*step = st.Done(snapshot, names, time.Now())
 		c.metrics.committed(cm)
 		for _, g := range cm.gaps() {
-			c.log.Warn("the log had lost offsets before they reached the table; the snapshot records the gap",
-				"partition", g.Partition, "offset", g.Start, "until", g.End)
+			level, what := slog.LevelWarn, "the log had lost offsets before they reached the table; the snapshot records the gap"
+			if g.Reason == LostStart {
+				level, what = slog.LevelInfo, "the table begins at table.topic.start; the snapshot records what is before"
+			}
+			c.log.Log(ctx, level, what, "partition", g.Partition, "offset", g.Start, "until", g.End)
 		}
 		c.log.Info("committed", "commit_id", cm.ID, "snapshot", snapshot, "files", len(cm.Files), "ranges", len(cm.Ranges))
 		if err := c.append(ctx, step.Append...); err != nil {

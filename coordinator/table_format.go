@@ -50,6 +50,7 @@ import (
 //	tabletopic.commit.id   the commit's id
 //	tabletopic.ranges.N    partition:start-end:rows:dead, …  what the commit covers
 //	tabletopic.gaps.N      partition:start-end, …  offsets that the log had lost before they were read
+//	tabletopic.before.N    partition:start-end, …  offsets before the start of the table, by table.topic.start
 //	tabletopic.accepted.N  partition:start-end, …  offsets whose rows a user removed by a rollback, and table.topic.on.rewind=accept
 //
 // Versions: 1, the first.
@@ -65,6 +66,7 @@ const (
 	keyRanges   = "tabletopic.ranges."
 	keyGaps     = "tabletopic.gaps."
 	keyAccepted = "tabletopic.accepted."
+	keyBefore   = "tabletopic.before."
 
 	tableVersion       = "1"
 	partitionsPerValue = 128
@@ -188,7 +190,7 @@ func (s Summary) properties() iceberg.Properties {
 }
 
 // lostKeys are the properties of a summary that tell of lost offsets.
-var lostKeys = []struct{ prefix, reason string }{{keyGaps, LostRetention}, {keyAccepted, LostRewind}}
+var lostKeys = []struct{ prefix, reason string }{{keyGaps, LostRetention}, {keyAccepted, LostRewind}, {keyBefore, LostStart}}
 
 // pack spreads items over properties of at most maxValue bytes.
 func pack(props iceberg.Properties, prefix string, items []string) {
@@ -281,8 +283,11 @@ func DumpProperties(w io.Writer, props iceberg.Properties) error {
 	}
 	for _, l := range s.Lost {
 		what := "were lost from the log before they were read"
-		if l.Reason == LostRewind {
+		switch l.Reason {
+		case LostRewind:
 			what = "were removed from the table by a rollback that was accepted"
+		case LostStart:
+			what = "are before the start of the table"
 		}
 		fmt.Fprintf(w, "partition %d: offsets %d to %d %s\n", l.Partition, l.Start, l.End, what)
 	}

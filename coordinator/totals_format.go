@@ -29,9 +29,10 @@ import (
 // dead letters and gaps; the other offsets are markers, aborted records and such. A rewind
 // that is replayed or accepted begins the count anew. Lost are the offsets that are in no
 // commit: the reason is r for retention, where the log had lost them before they were read,
-// and a for a rewind that was accepted. The newest maxLost are kept.
+// a for a rewind that was accepted, and s for what is before the start of the table. The newest
+// maxLost are kept.
 //
-// Versions: 1, the first.
+// Versions: 1, the first; the reason s came later, and releases before refuse it.
 const (
 	keyTotals = "tabletopic.totals."
 	keyLost   = "tabletopic.lost."
@@ -57,6 +58,7 @@ type LostSpan struct {
 const (
 	LostRetention = "retention" // the log had lost them before they were read
 	LostRewind    = "rewind"    // a rollback removed them, and table.topic.on.rewind=accept
+	LostStart     = "start"     // they are before table.topic.start
 )
 
 // add counts a range in.
@@ -110,15 +112,14 @@ func (p Position) totalsProperties(moved []int32, before []LostSpan) iceberg.Pro
 	return props
 }
 
+// lostReasons are the reasons as the property has them.
+var lostReasons = map[string]string{LostRetention: "r", LostRewind: "a", LostStart: "s"}
+
 // lostValues returns the values of tabletopic.lost, at least one.
 func lostValues(p Position) []string {
 	items := make([]string, len(p.Lost))
 	for i, l := range p.Lost {
-		reason := "r"
-		if l.Reason == LostRewind {
-			reason = "a"
-		}
-		items[i] = fmt.Sprintf("%d:%d-%d:%s", l.Partition, l.Start, l.End, reason)
+		items[i] = fmt.Sprintf("%d:%d-%d:%s", l.Partition, l.Start, l.End, lostReasons[l.Reason])
 	}
 	const head = 128 // bytes of the other fields
 	values := lists(items, maxValue-head)
@@ -155,11 +156,16 @@ func (p Position) parseLost(props iceberg.Properties) (lost []LostSpan, err erro
 			}
 			var l LostSpan
 			var reason string
-			if n, _ := fmt.Sscanf(item, "%d:%d-%d:%s", &l.Partition, &l.Start, &l.End, &reason); n != 4 || reason != "r" && reason != "a" {
+			if n, _ := fmt.Sscanf(item, "%d:%d-%d:%s", &l.Partition, &l.Start, &l.End, &reason); n != 4 {
 				return nil, fmt.Errorf("%w: lost offsets %q", ErrCorruptTable, item)
 			}
-			if l.Reason = LostRetention; reason == "a" {
-				l.Reason = LostRewind
+			for name, letter := range lostReasons {
+				if letter == reason {
+					l.Reason = name
+				}
+			}
+			if l.Reason == "" {
+				return nil, fmt.Errorf("%w: lost offsets %q have a reason that this release does not know", ErrCorruptTable, item)
 			}
 			lost = append(lost, l)
 		}

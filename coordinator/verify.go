@@ -332,7 +332,7 @@ func (v *verifier) commits(r *PartitionReport, c *counter) (sound bool) {
 	t, counted := v.position.Totals[r.Partition]
 	if counted {
 		rows, dead = t.Rows, t.Dead
-		if n := c.records(t.Begin, r.Next); c.start <= t.Begin && n-t.Rows-t.Dead > lost {
+		if n := c.unexplained(t.Begin, r.Next); c.start <= t.Begin && n-t.Rows-t.Dead > lost {
 			lost = n - t.Rows - t.Dead
 			c.example("offsets %d to %d have %d records, and all commits of them %d rows and %d dead letters", t.Begin, r.Next, n, t.Rows, t.Dead)
 		}

@@ -59,6 +59,7 @@ func payloadKeys() []ConfigKey {
 			setName(func(c *TopicConfig, v string) { c.Table.KeyColumn = v })),
 		key("table.topic.errors.tolerance", "string", TolerateDLQ, "What becomes of a record that cannot become a row: dlq, a dead letter; skip, it is left out and counted; pause, its partition waits.",
 			oneOf(func(c *TopicConfig, v string) { c.Table.Tolerance = v }, map[string]string{"invalid_data": TolerateDLQ, "all": TolerateDLQ, "none": ToleratePause}, TolerateDLQ, TolerateSkip, ToleratePause)),
+		key("table.topic.start", "string", "earliest", "Where a table begins that has no records of the topic yet: earliest, latest, a time in ISO 8601 or milliseconds since 1970, or partition:offset, separated by commas. What is left out is recorded.", setStart),
 		key("table.topic.tombstone", "string", TombstoneRow, "What a record without value becomes: null-row, a row whose columns of the value are null; skip, nothing.",
 			oneOf(func(c *TopicConfig, v string) { c.Table.Tombstone = v }, nil, TombstoneRow, TombstoneSkip)),
 	}

@@ -401,6 +401,9 @@ func (s *Set) CreateTopic(ctx context.Context, n metadata.NewTopic) (metadata.To
 	if _, err := s.CheckConfig(n.Name, config); err != nil {
 		return metadata.Topic{}, fmt.Errorf("create topic %s: %w", n.Name, err)
 	}
+	if err := s.settleStart(ctx, n.Name, 0, config, config); err != nil {
+		return metadata.Topic{}, fmt.Errorf("create topic %s: %w", n.Name, err)
+	}
 	n.Config = config
 	if len(n.Leaders) == 0 {
 		n.Leaders = s.place(ctx)
@@ -593,6 +596,9 @@ func (s *Set) alterConfig(ctx context.Context, name string, set map[string]strin
 		delete(whole, k)
 	}
 	if _, err := s.CheckConfig(name, whole); err != nil {
+		return metadata.Topic{}, fmt.Errorf("alter topic %s: %w", name, err)
+	}
+	if err := s.settleStart(ctx, name, len(t.partitions), whole, set); err != nil {
 		return metadata.Topic{}, fmt.Errorf("alter topic %s: %w", name, err)
 	}
 	changed, err := s.meta.AlterTopicConfig(ctx, s.store.Node(), name, set, removed)

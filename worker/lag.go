@@ -33,7 +33,8 @@ func (w *Worker) Lag(now time.Time) []PartitionLag {
 	for i, p := range w.order {
 		start, end := p.source.Bounds()
 		l := PartitionLag{Partition: p.index, Committed: p.committed.Load(), Written: p.written.Load(), End: end, Records: -1, Unwritten: -1}
-		held, written := max(l.Committed, start), max(l.Written, l.Committed, start)
+		held := max(l.Committed, start, p.begins.Load())
+		written := max(l.Written, held)
 		if known {
 			l.Records, l.Unwritten = max(0, end-held), max(0, end-written)
 		}

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"sync"
@@ -44,7 +45,15 @@ func Open(set *partition.Set, ctl control.Log, schemas Schemas, locators Locator
 			return nil, nil
 		}
 		dead := NewDeadLetterTopic(set, t, cfg.Table.DLQ)
-		w := New(Topic{t.ID, t.Name}, sources, ctl, schemas, dead, locators(cfg.Table.Catalog), shared, configOf(t.Name, cfg.Table, shared), log)
+		settings := configOf(t.Name, cfg.Table, shared)
+		start, err := partition.ParseStart(cfg.Table.Start)
+		if err != nil {
+			return nil, err
+		}
+		settings.Start = func(ctx context.Context, index int32) (int64, error) {
+			return start.Offset(ctx, sources[index].(Partition).P)
+		}
+		w := New(Topic{t.ID, t.Name}, sources, ctl, schemas, dead, locators(cfg.Table.Catalog), shared, settings, log)
 		m.mu.Lock()
 		m.workers[t.ID] = w
 		m.mu.Unlock()

@@ -75,6 +75,27 @@ func (p *path) takes(records []record.Record, dead int64, want ...string) {
 	}
 }
 
+// committedUpTo waits until the table holds everything below next.
+func (p *path) committedUpTo(next map[int32]int64) {
+	p.t.Helper()
+	var at coordinator.Position
+	p.wait(func() bool {
+		tab, err := p.load()
+		if err != nil {
+			return false
+		}
+		if at, _, err = coordinator.ReadPosition(tab.Properties()); err != nil {
+			p.t.Fatal(err)
+		}
+		for i, offset := range next {
+			if at.Next[i] < offset {
+				return false
+			}
+		}
+		return true
+	}, func() string { return "the table to hold what is asked" })
+}
+
 func TestTextAndBytesAreOneColumn(t *testing.T) {
 	p := newPath(t, 1)
 	p.worker.Value.Format = partition.FormatString
@@ -288,4 +309,59 @@ func TestProtobufMessages(t *testing.T) {
 	p.typ, p.schemas[1], p.latest = "PROTOBUF", schema, map[string]int32{"b": 1}
 	p.worker.Value = partition.Payload{Format: partition.FormatLatest, Subject: "b", Message: "B"}
 	p.takes([]record.Record{{Value: body}}, 0, `{"other":7}`)
+}
+
+// A table begins where table.topic.start says, also behind the end of the log, and on every life until
+// it has begun; what is before is recorded, and the verification accounts for it.
+func TestTableBeginsAtItsStart(t *testing.T) {
+	p := newPath(t, 3)
+	starts := []int64{6, 12, 0}
+	p.worker.Start = func(_ context.Context, i int32) (int64, error) { return starts[i], nil }
+	p.produceTo(10, 0, 1)
+	p.start()
+	p.committedUpTo(map[int32]int64{0: 10})
+	p.crash()
+	p.start()
+	p.produce(5)
+	p.committed()
+	p.exact(9+3+5, 0)
+	for _, in := range []coordinator.Verification{{}, {Deep: true, Strict: true}} {
+		r, _ := p.verifyAs(in)
+		if !r.OK {
+			t.Errorf("report %+v", r)
+		}
+		var got []coordinator.LostSpan
+		for _, x := range r.Partitions {
+			got = append(got, x.GapRanges...)
+		}
+		want := []coordinator.LostSpan{{Partition: 0, Start: 0, End: 6, Reason: coordinator.LostStart}, {Partition: 1, Start: 0, End: 12, Reason: coordinator.LostStart}}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Error(d)
+		}
+	}
+	p.crash()
+	p.logs[0].trim(15) // nothing is lost: the table has it
+	p.logs[1].append(t, event(t, 1))
+	p.logs[1].trim(16) // this is lost
+	p.start()
+	p.produce(1)
+	p.committed()
+	if r, _ := p.verifyAs(coordinator.Verification{}); !r.OK || len(r.Partitions[1].GapRanges) != 2 || r.Partitions[1].GapRanges[1].Reason != coordinator.LostRetention {
+		t.Errorf("report %+v", r)
+	}
+}
+
+// With no record at or after the start there is no table yet, and nothing that it lacks.
+func TestNothingAfterTheStart(t *testing.T) {
+	p := newPath(t, 1)
+	p.worker.Start = func(context.Context, int32) (int64, error) { return 10, nil }
+	p.produce(10)
+	p.start()
+	p.wait(func() bool { l := p.running.Lag(time.Now())[0]; return l.Records == 0 }, func() string { return "no lag" })
+	if _, err := p.load(); err == nil {
+		t.Error("there is a table")
+	}
+	p.produce(1)
+	p.committed()
+	p.exact(1, 0)
 }

@@ -208,9 +208,17 @@ func encode(t *testing.T, id byte, schema string, value map[string]any) record.R
 // produce appends n events to each partition.
 func (p *path) produce(n int) {
 	p.t.Helper()
-	for i, l := range p.logs {
+	for i := range p.logs {
+		p.produceTo(n, i)
+	}
+}
+
+// produceTo appends n events to each of some partitions.
+func (p *path) produceTo(n int, partitions ...int32) {
+	p.t.Helper()
+	for _, i := range partitions {
 		for range n {
-			l.append(p.t, event(p.t, int64(i)))
+			p.logs[i].append(p.t, event(p.t, int64(i)))
 		}
 	}
 }

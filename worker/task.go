@@ -364,6 +364,11 @@ func (t *task) run(ctx context.Context) {
 
 // prepare finds where to begin, and which records became dead letters in an earlier life.
 func (t *task) prepare(ctx context.Context) (begin int64) {
+	if t.next < 0 {
+		if t.err = t.skipTo(ctx); t.err != nil {
+			return t.next
+		}
+	}
 	if start, _ := t.p.source.Bounds(); t.next < start {
 		if t.next >= 0 {
 			if t.joins {
@@ -383,10 +388,29 @@ func (t *task) prepare(ctx context.Context) (begin int64) {
 	return t.next
 }
 
+// skipTo leaves out what is before the start of the table, if that is not the log's.
+func (t *task) skipTo(ctx context.Context) error {
+	if t.w.cfg.Start == nil {
+		return nil
+	}
+	from, err := t.w.cfg.Start(ctx, t.p.index)
+	if err != nil {
+		return err
+	}
+	if start, _ := t.p.source.Bounds(); from > start {
+		t.gap, t.next = from-start, from
+		t.p.begins.Store(from)
+	}
+	return nil
+}
+
 // convert decodes a chunk of records.
 func (t *task) convert(ctx context.Context) {
 	_, end := t.p.source.Bounds()
 	defer func() { t.ended = t.next >= end }()
+	if t.next >= end {
+		return
+	}
 	batches, next, err := t.p.source.Read(ctx, t.next, t.chunk)
 	if err != nil {
 		if !errors.Is(err, ErrBelowStart) { // else prepare finds the gap
@@ -621,7 +645,7 @@ func (w *Worker) scout(ctx context.Context, now time.Time) {
 		p.retryAt = now.Add(askAgainBase)
 		g, from := w.gen, p.next
 		g.tasks.Go(func() {
-			first, err := w.firstWriter(g.ctx, p, from)
+			first, any, err := w.firstWriter(g.ctx, p, from)
 			g.report(func() {
 				p.busy = false
 				if err != nil {
@@ -631,7 +655,7 @@ func (w *Worker) scout(ctx context.Context, now time.Time) {
 					return
 				}
 				p.lag.ails("", time.Now())
-				if w.table == nil {
+				if any && w.table == nil {
 					w.need(ctx, first)
 				}
 			})
@@ -639,12 +663,22 @@ func (w *Worker) scout(ctx context.Context, now time.Time) {
 	}
 }
 
-// firstWriter returns the first usable writer of a chunk; the zero Writer if there is none.
-func (w *Worker) firstWriter(ctx context.Context, p *part, from int64) (none control.Writer, err error) {
-	start, _ := p.source.Bounds()
-	batches, _, err := p.source.Read(ctx, max(from, start), w.cfg.ChunkBytes)
+// firstWriter returns the first usable writer of a chunk, the zero Writer if there is none, and
+// whether there are records.
+func (w *Worker) firstWriter(ctx context.Context, p *part, from int64) (none control.Writer, any bool, err error) {
+	start, end := p.source.Bounds()
+	if from < 0 && w.cfg.Start != nil {
+		if from, err = w.cfg.Start(ctx, p.index); err != nil {
+			return none, false, err
+		}
+		p.begins.Store(from)
+	}
+	if from = max(from, start); from >= end {
+		return none, false, nil
+	}
+	batches, _, err := p.source.Read(ctx, from, w.cfg.ChunkBytes)
 	if err != nil {
-		return none, err
+		return none, false, err
 	}
 	reader := w.shared.readers.Get().(*record.Reader)
 	defer w.shared.readers.Put(reader)
@@ -652,12 +686,12 @@ func (w *Worker) firstWriter(ctx context.Context, p *part, from int64) (none con
 	bad, reading := map[control.Writer]bool{}, w.reading()
 	for _, b := range batches {
 		if err := reader.Reset(b); err != nil {
-			return none, fmt.Errorf("batch at offset %d: %w", b.BaseOffset(), err)
+			return none, false, fmt.Errorf("batch at offset %d: %w", b.BaseOffset(), err)
 		}
 		for {
 			ok, err := reader.Next(&rec)
 			if err != nil {
-				return none, fmt.Errorf("batch at offset %d: %w", b.BaseOffset(), err)
+				return none, false, fmt.Errorf("batch at offset %d: %w", b.BaseOffset(), err)
 			}
 			if !ok {
 				break
@@ -667,26 +701,26 @@ func (w *Worker) firstWriter(ctx context.Context, p *part, from int64) (none con
 			}
 			value, unfit, err := reading.payload(ctx, false, rec.Value, rec.Headers)
 			if err != nil && !control.Certain(err) {
-				return none, err
+				return none, false, err
 			}
 			writer := value.writer
 			if err != nil || unfit != nil || bad[writer] {
 				continue
 			}
 			if writer.Format == control.FormatJSON {
-				return none, nil // its columns come when they are needed
+				return none, true, nil // its columns come when they are needed
 			}
 			_, err = w.schemas.Value(ctx, writer)
 			if err == nil {
-				return writer, nil
+				return writer, true, nil
 			}
 			if !control.Certain(err) {
-				return none, err
+				return none, false, err
 			}
 			bad[writer] = true
 		}
 	}
-	return none, nil
+	return none, true, nil
 }
 
 // seal closes every open file; one that a task has is closed when the task is over.

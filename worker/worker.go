@@ -109,7 +109,10 @@ type Config struct {
 	KeyColumn       string            // that they become; none if empty
 	SkipTombstones  bool              // a record without value becomes nothing, instead of a row of nulls
 	Tolerance       string            // partition.TolerateDLQ, …: what becomes of a record that cannot become a row. TolerateDLQ if empty
-	Gather          time.Duration     // a partition with few records is read after this, or for a commit. 1 s if zero
+	// Start returns where a partition begins of which the table has nothing; at the start of its
+	// log if nil.
+	Start  func(ctx context.Context, partition int32) (int64, error)
+	Gather time.Duration // a partition with few records is read after this, or for a commit. 1 s if zero
 }
 
 // A Worker converts the partitions of one topic that this node leads. Only run touches the
@@ -154,6 +157,7 @@ type part struct {
 	source Source
 
 	committed atomic.Int64 // what the table holds; -1 if the partition has not begun there
+	begins    atomic.Int64 // where it begins, if the table has nothing of it and that is known; 0 if not
 	written   atomic.Int64 // what data files hold, as far as they are durable without a hole; -1 likewise
 	lag       lag
 
@@ -480,6 +484,7 @@ func (w *Worker) begin(ctx context.Context, t *tableInfo, next []control.Offset)
 		p.next, p.gap, p.busy, p.lane, p.waits, p.retryAt, p.skip = -1, 0, false, nil, false, time.Time{}, nil
 		p.later, p.urgent = time.Time{}, 0
 		p.committed.Store(-1)
+		p.begins.Store(0)
 		start, _ := p.source.Bounds()
 		p.source.Hold(start)
 	}
