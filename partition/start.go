@@ -109,4 +109,3 @@ func (s *Set) settleStart(ctx context.Context, name string, partitions int, whol
 	whole["table.topic.start"], set["table.topic.start"] = v, v
 	return nil
 }
-

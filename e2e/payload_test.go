@@ -1,0 +1,113 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// Topics of text, of bytes, of records that name no schema, with and without a column of their
+// keys, are tables that an engine reads.
+func TestWhatRecordsAre(t *testing.T) {
+	t.Parallel()
+	l := directoryLake(t)
+	s := l.server(t)
+	lag := 500 * time.Millisecond
+	s.createTopic("lines", 1, lag, "table.topic.value.format", "string", "table.topic.key.format", "string", "table.topic.key.column", "who")
+	s.createTopic("blobs", 1, lag, "automq.table.topic.convert.value.type", "raw", "table.topic.tombstone", "skip")
+	s.createTopic("bare", 1, lag, "table.topic.value.format", "latest", "table.topic.key.format", "schema-id")
+	const key = `{"type":"record","name":"K","fields":[{"name":"id","type":"long"}]}`
+	registerSchema(t, s, "bare-value", eventSchema)
+	keyHeader := registerSchema(t, s, "bare-key", key)
+	type keyed struct {
+		ID int64 `avro:"id"`
+	}
+	cl := s.client()
+	for _, r := range []*kgo.Record{
+		{Topic: "lines", Key: []byte("ada"), Value: []byte("first")},
+		{Topic: "lines", Value: []byte("second")},
+		{Topic: "lines", Key: []byte("eve"), Value: []byte{0xff}},
+		{Topic: "blobs", Value: []byte{0, 1}},
+		{Topic: "blobs"},
+		{Topic: "bare", Key: encoded(t, keyHeader, key, keyed{7}), Value: encoded(t, nil, eventSchema, event{1, "x"})},
+		{Topic: "bare", Key: encoded(t, keyHeader, key, keyed{8})},
+		// As newer serializers do it, the header names the schema of the key.
+		{Topic: "bare", Key: encoded(t, nil, key, keyed{9}), Value: encoded(t, nil, eventSchema, event{2, "y"}), Headers: []kgo.RecordHeader{{Key: "__key_schema_id", Value: keyHeader}}},
+	} {
+		if err := cl.ProduceSync(context.Background(), r).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for topic, c := range map[string]struct {
+		rows      int64
+		sql, want string
+	}{
+		"lines": {2, "SELECT value, who FROM ice.default.lines", "value,who\nfirst,ada\nsecond,NULL\n"},
+		"blobs": {1, "SELECT octet_length(value) AS n FROM ice.default.blobs", "n\n2\n"},
+		"bare":  {3, `SELECT id, text, _key.id AS k FROM ice.default.bare`, "id,text,k\n1,x,7\n2,y,9\nNULL,NULL,8\n"},
+	} {
+		waitForTable(t, s, topic, c.rows, 60*time.Second)
+		if got := l.query(t, s, "duckdb", c.sql); got != c.want {
+			t.Errorf("%s:\n%swant\n%s", topic, got, c.want)
+		}
+		if out, code := s.cli("", "table", "verify", topic, "--deep"); code != 0 {
+			t.Errorf("table verify %s: exit %d\n%s", topic, code, out)
+		}
+	}
+	if got := dlqList(t, s, "lines"); len(got) != 1 || got[0].SourceOffset != 2 {
+		t.Errorf("dead letters %+v, want that of the text that is not UTF-8", got)
+	}
+}
+
+// A table that is switched on later begins where its topic says.
+func TestTableBeginsAtLatest(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	if _, err := s.admin().CreateTopic(context.Background(), 1, 1, map[string]*string{"table.topic.value.format": kadm.StringPtr("string"), "table.topic.target.lag.ms": kadm.StringPtr("300")}, "lines"); err != nil {
+		t.Fatal(err)
+	}
+	produceAll(t, s, "lines", []byte("before"), []byte("before"))
+	if out, code := s.cli("", "topic", "alter", "lines", "-c", "table.topic.enable=true", "-c", "table.topic.start=latest"); code != 0 {
+		t.Fatal(out)
+	}
+	s.kill()
+	s.start()
+	produceAll(t, s, "lines", []byte("after"))
+	waitForTable(t, s, "lines", 1, 60*time.Second)
+	if out, code := s.cli("", "table", "verify", "lines", "--deep"); code != 0 || !strings.Contains(out, "offsets 0 to 2 are not in the table: start") {
+		t.Errorf("table verify: exit %d\n%s", code, out)
+	}
+}
+
+// The commands of docs/tables.md work, in order.
+func TestTablesDocument(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../docs/tables.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := startServer(t)
+	n, inside := 0, false
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "```") {
+			inside = !inside
+		}
+		command, is := strings.CutPrefix(line, "tabletopic ")
+		if !inside || !is {
+			continue
+		}
+		command, _, _ = strings.Cut(command, " #")
+		if out, code := s.cli("", strings.Fields(command)...); code != 0 {
+			t.Errorf("%s: exit %d\n%s", strings.TrimSpace(line), code, out)
+		}
+		n++
+	}
+	if n < 5 {
+		t.Errorf("%d commands", n)
+	}
+}
