@@ -40,7 +40,7 @@ func handleCreateTopics(ctx context.Context, b *Broker, _ *request, req *kmsg.Cr
 		if rt.ErrorCode, rt.ErrorMessage = codeAndText(err); err == nil {
 			rt.Configs = []kmsg.CreateTopicsResponseTopicConfig{} // null would say that they are secret
 			rt.TopicID, rt.NumPartitions, rt.ReplicationFactor = topic.ID, int32(want.Partitions), 1
-			for _, c := range describeTopic(topic, nil) {
+			for _, c := range describeTopic(topic, b.set.Defaults(topic.Name), nil) {
 				rc := kmsg.NewCreateTopicsResponseTopicConfig()
 				rc.Name, rc.Value, rc.Source = c.Name, c.Value, int8(c.Source)
 				rt.Configs = append(rt.Configs, rc)

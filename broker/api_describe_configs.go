@@ -40,7 +40,7 @@ func (b *Broker) describe(res kmsg.DescribeConfigsRequestResource) ([]kmsg.Descr
 		if !ok {
 			return nil, refuse(kerr.UnknownTopicOrPartition, "topic %q does not exist", res.ResourceName)
 		}
-		return describeTopic(t, res.ConfigNames), nil
+		return describeTopic(t, b.set.Defaults(t.Name), res.ConfigNames), nil
 	case kmsg.ConfigResourceTypeBroker:
 		if res.ResourceName != "" && res.ResourceName != strconv.Itoa(int(b.node.ID)) {
 			return nil, refuse(kerr.InvalidRequest, "there is no broker %q", res.ResourceName)
@@ -50,8 +50,9 @@ func (b *Broker) describe(res kmsg.DescribeConfigsRequestResource) ([]kmsg.Descr
 	return nil, refuse(kerr.InvalidRequest, "resources of type %s have no configuration here", res.ResourceType)
 }
 
-// describeTopic returns the named keys of a topic's configuration, all if names is nil.
-func describeTopic(t metadata.Topic, names []string) []kmsg.DescribeConfigsResponseResourceConfig {
+// describeTopic returns the named keys of a topic's configuration, all if names is nil. Defaults are
+// those of the cluster.
+func describeTopic(t metadata.Topic, defaults map[string]string, names []string) []kmsg.DescribeConfigsResponseResourceConfig {
 	out := []kmsg.DescribeConfigsResponseResourceConfig{}
 	for _, key := range partition.TopicConfigKeys() {
 		if names != nil && !slices.Contains(names, key.Name) {
@@ -62,13 +63,19 @@ func describeTopic(t metadata.Topic, names []string) []kmsg.DescribeConfigsRespo
 		c.Value, c.Source, c.IsDefault = kmsg.StringPtr(key.Default), kmsg.ConfigSourceDefaultConfig, true
 		def := kmsg.NewDescribeConfigsResponseResourceConfigConfigSynonym()
 		def.Name, def.Value, def.Source = key.Name, c.Value, c.Source
-		if v, ok := topicValue(t, key); ok {
-			c.Value, c.Source, c.IsDefault = &v, kmsg.ConfigSourceDynamicTopicConfig, false
+		set := func(v string, source kmsg.ConfigSource) {
+			c.Value, c.Source, c.IsDefault = &v, source, false
 			own := kmsg.NewDescribeConfigsResponseResourceConfigConfigSynonym()
 			own.Name, own.Value, own.Source = key.Name, c.Value, c.Source
-			c.ConfigSynonyms = append(c.ConfigSynonyms, own)
+			c.ConfigSynonyms = append([]kmsg.DescribeConfigsResponseResourceConfigConfigSynonym{own}, c.ConfigSynonyms...)
 		}
 		c.ConfigSynonyms = append(c.ConfigSynonyms, def)
+		if v, ok := defaults[key.Name]; ok {
+			set(v, kmsg.ConfigSourceStaticBrokerConfig)
+		}
+		if v, ok := topicValue(t, key); ok {
+			set(v, kmsg.ConfigSourceDynamicTopicConfig)
+		}
 		if key.Doc != "" {
 			c.Documentation = kmsg.StringPtr(key.Doc)
 		}

@@ -220,7 +220,7 @@ func sweepTarget(ctx context.Context, set *partition.Set, catalogs Catalogs, loc
 	if !ok {
 		return nil, nil, errNoTopic
 	}
-	cfg, err := partition.ParseTopicConfig(t.Config)
+	cfg, err := set.TopicConfig(t)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -123,7 +123,7 @@ func (n *Node) tableOf(topic string) (metadata.Topic, partition.TableConfig, err
 	if !ok {
 		return t, partition.TableConfig{}, fmt.Errorf("topic %s does not exist", topic)
 	}
-	cfg, err := partition.ParseTopicConfig(t.Config)
+	cfg, err := n.set.TopicConfig(t)
 	if err == nil && !cfg.Table.Enable {
 		err = fmt.Errorf("topic %s has no table: set table.topic.enable=true, as in 'tabletopic topic alter %s --config table.topic.enable=true'", topic, topic)
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/tabletopic/tabletopic/catalog/named"
 	"github.com/tabletopic/tabletopic/coordinator"
 	"github.com/tabletopic/tabletopic/metadata"
-	"github.com/tabletopic/tabletopic/partition"
 )
 
 // CatalogStatus is a catalog that topics can name.
@@ -78,7 +77,7 @@ func (n *Node) borrow(ctx context.Context) {
 	for {
 		lenders := map[string]named.Lender{} // by catalog
 		for _, t := range n.set.Topics() {
-			cfg, err := partition.ParseTopicConfig(t.Config)
+			cfg, err := n.set.TopicConfig(t)
 			if err != nil || !cfg.Table.Enable {
 				continue
 			}
@@ -186,7 +185,7 @@ func (n *Node) answerCatalog(w http.ResponseWriter, err error) {
 func (n *Node) topicsOf(name string) []string {
 	topics := []string{}
 	for _, t := range n.set.Topics() {
-		if cfg, err := partition.ParseTopicConfig(t.Config); err == nil && cfg.Table.Catalog == name {
+		if cfg, err := n.set.TopicConfig(t); err == nil && cfg.Table.Catalog == name {
 			topics = append(topics, t.Name)
 		}
 	}

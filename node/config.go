@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/tabletopic/tabletopic/partition"
 )
 
 // Config is the configuration of a node. Each field is a flag of `tabletopic serve`, a key
@@ -59,6 +61,7 @@ type Config struct {
 
 	AutoCreateTopics  bool
 	DefaultPartitions int
+	TopicDefaults     string
 	MaxRequestBytes   int
 	MaxConnections    int
 
@@ -143,6 +146,7 @@ func (c *Config) Fields() []Field {
 		{"orphan-sweep-interval", &c.SweepInterval, "how often one node looks for objects in the store that the metadata does not know, and deletes them; never if negative"},
 		{"orphan-sweep-grace", &c.SweepGrace, "how long such an object is left alone after it was written"},
 		{"auto-create-topics", &c.AutoCreateTopics, "create a topic when a client that allows it asks for one that is missing"},
+		{"topic-defaults", &c.TopicDefaults, "settings of tables that topics have unless they set them, as 'table.topic.enable=true;table.topic.namespace=lake'; the same on all nodes; not for internal topics and those of dead letters"},
 		{"default-partitions", &c.DefaultPartitions, "partitions of a topic that is created without a number"},
 		{"max-request-bytes", &c.MaxRequestBytes, "largest Kafka request, in bytes"},
 		{"max-connections", &c.MaxConnections, "most Kafka connections at a time"},
@@ -207,6 +211,7 @@ func (c *Config) complete() error {
 		check(c.RESTCredentials == "none" || c.RESTClients != "", "rest-catalog-credentials %s: keys for everybody who can reach this port: set rest-catalog-clients", c.RESTCredentials),
 		check(c.RESTCredentials == "none" || strings.HasPrefix(c.Warehouse, "s3://"), "rest-catalog-credentials %s: the warehouse %s is not on S3", c.RESTCredentials, c.Warehouse),
 		check(c.CatalogURI != "" || c.CatalogWarehouse+c.CatalogToken+c.CatalogCredential+c.CatalogScope == "", "catalog-warehouse, -token, -credential and -scope go with catalog-uri"),
+		topicDefaults(c.TopicDefaults),
 		check(c.SecretsKey == "" || c.SecretsKeyFile == "", "secrets-key and secrets-key-file: want one of them"),
 	)
 }
@@ -274,6 +279,13 @@ func check(ok bool, format string, args ...any) error {
 		return nil
 	}
 	return fmt.Errorf(format, args...)
+}
+
+func topicDefaults(text string) error {
+	if _, err := partition.ParseTopicDefaults(text); err != nil {
+		return fmt.Errorf("topic-defaults: %w", err)
+	}
+	return nil
 }
 
 func address(name, hostport string) error {

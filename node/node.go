@@ -227,8 +227,12 @@ func (n *Node) openLog(ctx context.Context, bucket objectstore.Bucket, meta *met
 	}
 	n.onClose("stream store", n.store.Close)
 	n.metrics.MustRegister(n.store.Collectors()...)
+	defaults, err := partition.ParseTopicDefaults(n.cfg.TopicDefaults)
+	if err != nil {
+		return fmt.Errorf("topic-defaults: %w", err)
+	}
 	err = n.patient(ctx, "partitions", func() (err error) {
-		n.set, err = partition.OpenSet(ctx, partition.Config{CheckTable: n.checkTable, RetentionInterval: n.cfg.RetentionInterval, Peers: n.peers}, n.store, meta, n.log)
+		n.set, err = partition.OpenSet(ctx, partition.Config{CheckTable: n.checkTable, Defaults: defaults, RetentionInterval: n.cfg.RetentionInterval, Peers: n.peers}, n.store, meta, n.log)
 		return err
 	})
 	if err != nil {
@@ -290,7 +294,7 @@ func (n *Node) checkTable(topic string, cfg partition.TableConfig) error {
 		return err
 	}
 	for _, t := range n.set.Topics() {
-		other, err := partition.ParseTopicConfig(t.Config)
+		other, err := n.set.TopicConfig(t)
 		if err != nil || t.Name == topic || !other.Table.Enable || other.Table.Catalog != cfg.Catalog {
 			continue
 		}

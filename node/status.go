@@ -44,7 +44,7 @@ func (n *Node) tableTopics(names []string) (out []tableTopic, err error) {
 		return out, nil
 	}
 	for _, t := range n.set.Topics() {
-		if cfg, err := partition.ParseTopicConfig(t.Config); err == nil && cfg.Table.Enable {
+		if cfg, err := n.set.TopicConfig(t); err == nil && cfg.Table.Enable {
 			out = append(out, tableTopic{t, cfg.Table})
 		}
 	}

@@ -19,6 +19,9 @@ const (
 	HeaderSourceOffset    = "tabletopic.source.offset"    // decimal
 )
 
+// DeadLetterSuffix makes the name of a topic that of its dead letters.
+const DeadLetterSuffix = ".dlq"
+
 // deadLetterSequence stands as the base sequence of batches that AppendDeadLetters built.
 // Batches of clients that have it are refused, so no client can pretend dead letters.
 const deadLetterSequence = int32(-2)

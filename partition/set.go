@@ -43,6 +43,9 @@ type Config struct {
 	// CheckTable refuses table settings that cannot work here, such as a catalog that does
 	// not exist. Every setting that can be read is taken if nil.
 	CheckTable func(topic string, cfg TableConfig) error
+	// Defaults are settings of tables that topics have unless they set them, from
+	// ParseTopicDefaults.
+	Defaults map[string]string
 	// Peers reaches the other nodes of the cluster. If nil, members count as alive, and hear of
 	// changes when they look.
 	Peers Peers
@@ -232,7 +235,7 @@ func (s *Set) open(ctx context.Context, topics []metadata.Topic, old *topic) ([]
 }
 
 func (s *Set) parseConfig(t metadata.Topic) (TopicConfig, error) {
-	cfg, err := ParseTopicConfig(t.Config)
+	cfg, err := s.TopicConfig(t)
 	if err == nil {
 		return cfg, nil
 	}
@@ -374,7 +377,7 @@ func (s *Set) Partition(name string, index int32) (*Partition, error) {
 // CheckConfig reads a topic's configuration and refuses, with ErrInvalidConfig, one that
 // cannot work.
 func (s *Set) CheckConfig(topic string, raw map[string]string) (TopicConfig, error) {
-	cfg, err := ParseTopicConfig(raw)
+	cfg, err := ParseTopicConfig(s.effective(topic, raw))
 	if err == nil && s.cfg.CheckTable != nil {
 		if terr := s.cfg.CheckTable(topic, cfg.Table); terr != nil {
 			err = fmt.Errorf("%w: %w", ErrInvalidConfig, terr)

@@ -88,7 +88,7 @@ func (s Start) Offset(ctx context.Context, p *Partition) (int64, error) {
 // that a table that begins later, on whatever node, begins there. A topic that is being made has
 // no partitions yet, and no records.
 func (s *Set) settleStart(ctx context.Context, name string, partitions int, whole, set map[string]string) error {
-	cfg, err := ParseTopicConfig(whole)
+	cfg, err := ParseTopicConfig(s.effective(name, whole))
 	if err != nil || !cfg.Table.Enable || cfg.Table.Start != startLatest {
 		return err
 	}

@@ -27,9 +27,6 @@ const (
 // id, partition and offset with slashes between.
 const HeaderReplayOf = "tabletopic.replay.of"
 
-// DeadLetterSuffix makes the name of a topic that of its dead letters.
-const DeadLetterSuffix = ".dlq"
-
 // DeadLetterTopic appends dead letters to a topic, made when the first comes, with as many
 // partitions as the source has.
 type DeadLetterTopic struct {
@@ -42,7 +39,7 @@ type DeadLetterTopic struct {
 // "<source>.dlq" if it is empty.
 func NewDeadLetterTopic(set *partition.Set, source metadata.Topic, name string) *DeadLetterTopic {
 	if name == "" {
-		name = source.Name + DeadLetterSuffix
+		name = source.Name + partition.DeadLetterSuffix
 	}
 	return &DeadLetterTopic{set, source, name}
 }
@@ -85,7 +82,7 @@ func (d *DeadLetterTopic) ensure(ctx context.Context, index int32) error {
 		} else {
 			// A letter is as large as its record was, and a little more.
 			_, err = d.set.CreateTopic(ctx, metadata.NewTopic{Name: d.name, Partitions: len(d.source.Partitions),
-				Config: map[string]string{"max.message.bytes": strconv.Itoa(100 << 20)}})
+				Config: map[string]string{"max.message.bytes": strconv.Itoa(100 << 20), "table.topic.enable": "false"}}) // whatever the cluster's default
 		}
 		if err != nil && !errors.Is(err, metadata.ErrTopicExists) {
 			return err

@@ -122,7 +122,7 @@ func openLetters(ctx context.Context, s *server, adm *kadm.Client, topic string)
 		}
 	}
 	if l.name == "" {
-		l.name = topic + worker.DeadLetterSuffix
+		l.name = topic + partition.DeadLetterSuffix
 	}
 	starts, err := adm.ListStartOffsets(ctx, l.name)
 	if err != nil {

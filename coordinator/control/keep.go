@@ -123,7 +123,7 @@ func (k *keeping) loop(ctx context.Context, poke <-chan struct{}) {
 
 // apply starts, restarts or ends the task of one topic.
 func (k *keeping) apply(ctx context.Context, t metadata.Topic) {
-	cfg, err := partition.ParseTopicConfig(t.Config)
+	cfg, err := k.set.TopicConfig(t)
 	if err != nil {
 		k.log.Error("topic has no valid settings for its table", "topic", t.Name, "error", err)
 		return
