@@ -2,6 +2,7 @@ package metadata
 
 import (
 	"database/sql"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -46,6 +47,7 @@ func populate(t *testing.T, s *Store) {
 	populateCompaction(t, s, node)
 	populateTakeover(t, s, node)
 	populateRegistry(t, s)
+	populateRetired(t, s)
 }
 
 // checkPopulated proves that a database holds what populate wrote, and that work goes on.
@@ -95,6 +97,7 @@ func checkPopulated(t *testing.T, s *Store) {
 	checkCompaction(t, s, node)
 	checkTakeover(t, s)
 	checkRegistry(t, s)
+	checkRetired(t, s)
 }
 
 // populateCompaction leaves a composite of two stream objects; it came with version 2.
@@ -226,6 +229,30 @@ func checkRegistry(t *testing.T, s *Store) {
 	}
 	if v := registerSchema(t, s, "after", `"bytes"`); v.Schema.ID != 41 {
 		t.Fatalf("the next id is %d", v.Schema.ID)
+	}
+}
+
+// populateRetired leaves the id of a schema that is gone for good; it came with version 6.
+func populateRetired(t *testing.T, s *Store) {
+	t.Helper()
+	if _, err := s.RegisterSchema(t.Context(), subject(t, s, "gone"), 0, Schema{ID: 30, Type: "AVRO", Text: `"int"`}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.DeleteVersions(t.Context(), subject(t, s, "gone"), []int{1}, true); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// checkRetired proves that the id is not given to another schema, in a database of version 5
+// none that was given away and is free.
+func checkRetired(t *testing.T, s *Store) {
+	t.Helper()
+	if len(subject(t, s, "imported").Versions) == 0 {
+		return // a database of version 4 or before, which has no such ids
+	}
+	_, err := s.RegisterSchema(t.Context(), subject(t, s, "new"), 0, Schema{ID: 30, Type: "AVRO", Text: `"double"`})
+	if !errors.Is(err, ErrSchemaIDTaken) {
+		t.Fatalf("an id that is gone: %v", err)
 	}
 }
 

@@ -303,7 +303,7 @@ func (t *tx) schemaID(schema Schema) (int, error) {
 	if err == nil || !errors.Is(err, sql.ErrNoRows) {
 		return int(id), err
 	}
-	if id, err = t.claimSchemaID(schema.ID); err != nil {
+	if id, err = t.claimSchemaID(schema.ID, hash); err != nil {
 		return 0, err
 	}
 	_, err = t.exec(`INSERT INTO schema (id, type, text, refs, metadata, rule_set, hash) VALUES ($1, $2, $3, $4, $5, $6, $7)`,
@@ -312,18 +312,20 @@ func (t *tx) schemaID(schema Schema) (int, error) {
 }
 
 // claimSchemaID returns the id that is asked for, which then is never given away, or the next.
-func (t *tx) claimSchemaID(id int) (int64, error) {
+// One that another schema has, or had, is refused.
+func (t *tx) claimSchemaID(id int, hash []byte) (int64, error) {
 	if id == 0 {
 		return t.next("schema", 1)
 	}
 	var taken int
-	if err := t.QueryRowContext(t.ctx, `SELECT count(*) FROM schema WHERE id = $1`, id).Scan(&taken); err != nil {
+	err := t.QueryRowContext(t.ctx, `SELECT (SELECT count(*) FROM schema WHERE id = $1) + (SELECT count(*) FROM retired_schema WHERE id = $1 AND hash <> $2)`, id, hash).Scan(&taken)
+	if err != nil {
 		return 0, err
 	}
-	if taken > 0 {
-		return 0, fmt.Errorf("another schema has the id %d: %w", id, ErrSchemaIDTaken)
+	if taken > 0 && !invariant.Off("metadata-schema-id") {
+		return 0, fmt.Errorf("another schema has the id %d, or had it: %w", id, ErrSchemaIDTaken)
 	}
-	_, err := t.exec(`UPDATE counter SET value = $1 WHERE name = 'schema' AND value < $1`, id)
+	_, err = t.exec(`UPDATE counter SET value = $1 WHERE name = 'schema' AND value < $1`, id)
 	return int64(id), err
 }
 
@@ -395,7 +397,15 @@ func (t *tx) deleteVersion(subject string, version int, permanent bool) error {
 	if _, err := t.exec(`DELETE FROM subject_reference WHERE subject = $1 AND version = $2`, subject, version); err != nil {
 		return err
 	}
-	_, err = t.exec(`DELETE FROM schema WHERE id = $1 AND NOT EXISTS (SELECT 1 FROM subject_version WHERE schema_id = $1)`, id)
+	var hash []byte
+	err = t.QueryRowContext(t.ctx, `DELETE FROM schema WHERE id = $1 AND NOT EXISTS (SELECT 1 FROM subject_version WHERE schema_id = $1) RETURNING hash`, id).Scan(&hash)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil // other versions are this schema
+	}
+	if err != nil {
+		return err
+	}
+	_, err = t.exec(`INSERT INTO retired_schema (id, hash) VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET hash = excluded.hash`, id, hash)
 	return err
 }
 

@@ -162,6 +162,17 @@ func TestRegisterSchemaWithID(t *testing.T) {
 		if v := registerSchema(t, s, "a", `"bytes"`); v.Schema.ID != 11 || v.Version != 4 {
 			t.Fatalf("the next is %+v", v)
 		}
+		for _, permanent := range []bool{false, true} {
+			if err := s.DeleteVersions(t.Context(), subject(t, s, "a"), []int{4}, permanent); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := with("d", 0, 11, `"float"`); !errors.Is(err, ErrSchemaIDTaken) {
+			t.Fatalf("the id of a schema that is gone for good: got %v", err)
+		}
+		if v, err := with("d", 0, 11, `"bytes"`); err != nil || v.Schema.ID != 11 {
+			t.Fatalf("the schema that is gone itself: got %+v, %v", v, err)
+		}
 	})
 }
 
