@@ -405,7 +405,7 @@ func (r *Registry) tryRegister(ctx context.Context, name string, q Request, norm
 	// The subject may have been written since, or a reference deleted: then all is read anew.
 	v, err = r.store.RegisterSchema(ctx, subject, max(q.Version, 0), p.schema)
 	if errors.Is(err, metadata.ErrSchemaIDTaken) {
-		return v, notPermitted(fmt.Sprintf("Schema id %d cannot be written over: %v", q.ID, err))
+		return v, notPermitted(fmt.Sprintf("Schema id %d is not permitted: another schema has it, or had it, or this one has another", q.ID))
 	}
 	return v, err
 }
