@@ -1,6 +1,7 @@
 package parquetio
 
 import (
+	"encoding/json"
 	"syscall"
 	"testing"
 	"time"
@@ -64,6 +65,11 @@ func BenchmarkConvertProtobuf(b *testing.B) {
 	benchConvert(b, rigOf(b, mustProtobuf(b, clickstream.ProtobufSchema)), payloads, size)
 }
 
+func BenchmarkConvertJSON(b *testing.B) {
+	payloads, size := benchPayloads(clickstream.AppendJSON)
+	benchConvert(b, newJSONRig(b, clickstream.JSONSchema), payloads, size)
+}
+
 func benchConvert(b *testing.B, r *rig, payloads [][]byte, size int64) {
 	b.ReportAllocs()
 	var file int64
@@ -102,6 +108,11 @@ func BenchmarkDecode(b *testing.B) {
 func BenchmarkDecodeProtobuf(b *testing.B) {
 	payloads, size := benchPayloads(clickstream.AppendProtobuf)
 	benchDecode(b, rigOf(b, mustProtobuf(b, clickstream.ProtobufSchema)), payloads, size)
+}
+
+func BenchmarkDecodeJSON(b *testing.B) {
+	payloads, size := benchPayloads(clickstream.AppendJSON)
+	benchDecode(b, newJSONRig(b, clickstream.JSONSchema), payloads, size)
 }
 
 func benchDecode(b *testing.B, r *rig, payloads [][]byte, size int64) {
@@ -143,6 +154,45 @@ func BenchmarkConvertProtobufPlainWay(b *testing.B) {
 		}
 		plainAppendMessage(rb, m, i)
 	})
+}
+
+// The plain way of JSON has the maps of encoding/json, in which every number is a double.
+func BenchmarkConvertJSONPlainWay(b *testing.B) {
+	payloads, size := benchPayloads(clickstream.AppendJSON)
+	benchPlainWay(b, payloads, size, func(rb *array.RecordBuilder, p []byte, i int) {
+		m, err := plainJSON(p)
+		if err != nil {
+			b.Fatal(err)
+		}
+		plainAppend(rb, m, i)
+	})
+}
+
+// BenchmarkDecodeJSONPlainWay is the reading alone.
+func BenchmarkDecodeJSONPlainWay(b *testing.B) {
+	payloads, size := benchPayloads(clickstream.AppendJSON)
+	begin := cpuTime()
+	for b.Loop() {
+		for _, p := range payloads {
+			if _, err := plainJSON(p); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	report(b, begin, size, 0)
+}
+
+// plainJSON returns an event in the types of the Avro reader.
+func plainJSON(p []byte) (m map[string]any, err error) {
+	if err := json.Unmarshal(p, &m); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"event_id", "user_id"} {
+		m[name] = int64(m[name].(float64))
+	}
+	m["duration_ms"] = int(m["duration_ms"].(float64))
+	m["event_time"], err = time.Parse(time.RFC3339Nano, m["event_time"].(string))
+	return m, err
 }
 
 func benchPlainWay(b *testing.B, payloads [][]byte, size int64, add func(rb *array.RecordBuilder, payload []byte, offset int)) {

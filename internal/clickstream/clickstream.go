@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strconv"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -68,6 +69,26 @@ enum EventType {
   purchase = 4;
 }
 `
+
+// JSONSchema is the same in JSON Schema.
+const JSONSchema = `{
+  "$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object", "properties": {
+    "event_id": {"type": "integer"},
+    "event_time": {"type": "string", "format": "date-time"},
+    "user_id": {"type": "integer"},
+    "session_id": {"type": "string"},
+    "event_type": {"enum": ["view", "search", "click", "cart", "purchase"]},
+    "url": {"type": "string"},
+    "referrer": {"type": ["string", "null"]},
+    "duration_ms": {"type": "integer", "connect.type": "int32"},
+    "price": {"type": ["number", "null"]},
+    "device": {"type": "object", "properties": {
+      "os": {"type": "string"},
+      "browser": {"type": "string"},
+      "mobile": {"type": "boolean"}}},
+    "properties": {"type": "object", "additionalProperties": {"type": "string"}}
+  }
+}`
 
 // EventTypes are the symbols of event_type, in the order of the schema.
 var EventTypes = [...]string{"view", "search", "click", "cart", "purchase"}
@@ -264,6 +285,36 @@ func AppendProtobuf(dst []byte, e *Event) []byte {
 		dst = message(dst, 11, func(dst []byte) []byte { return text(text(dst, 1, p.Key), 2, p.Value) })
 	}
 	return dst
+}
+
+// AppendJSON appends e as JSON text, without a header. No text of an event needs an escape.
+func AppendJSON(dst []byte, e *Event) []byte {
+	dst = append(strconv.AppendInt(append(dst, `{"event_id":`...), e.EventID, 10), `,"event_time":"`...)
+	dst = append(e.EventTime.AppendFormat(dst, time.RFC3339Nano), `","user_id":`...)
+	dst = append(strconv.AppendInt(dst, e.UserID, 10), `,"session_id":"`...)
+	dst = append(append(dst, e.SessionID...), `","event_type":"`...)
+	dst = append(append(dst, EventTypes[e.EventType]...), `","url":"`...)
+	dst = append(append(dst, e.URL...), `","referrer":`...)
+	if e.Referrer == "" {
+		dst = append(dst, "null"...)
+	} else {
+		dst = append(append(append(dst, '"'), e.Referrer...), '"')
+	}
+	dst = strconv.AppendInt(append(dst, `,"duration_ms":`...), int64(e.DurationMS), 10)
+	if e.Price >= 0 {
+		dst = strconv.AppendFloat(append(dst, `,"price":`...), e.Price, 'f', -1, 64)
+	}
+	dst = append(append(dst, `,"device":{"os":"`...), e.OS...)
+	dst = append(append(dst, `","browser":"`...), e.Browser...)
+	dst = append(strconv.AppendBool(append(dst, `","mobile":`...), e.Mobile), `},"properties":{`...)
+	for i, p := range e.Properties {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(append(append(dst, '"'), p.Key...), `":"`...)
+		dst = append(append(dst, p.Value...), '"')
+	}
+	return append(dst, "}}"...)
 }
 
 func appendString(dst []byte, s string) []byte {

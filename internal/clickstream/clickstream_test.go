@@ -2,6 +2,7 @@ package clickstream
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"testing"
 	"time"
@@ -108,6 +109,37 @@ func TestAppendProtobufMatchesSchema(t *testing.T) {
 			want["price"] = e.Price
 		}
 		if got := read(m); fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Fatalf("got  %v\nwant %v", got, want)
+		}
+	}
+}
+
+// What AppendJSON writes is what encoding/json reads.
+func TestAppendJSON(t *testing.T) {
+	g := NewGenerator(1, start)
+	var e Event
+	for range 5000 {
+		g.Next(&e)
+		var got map[string]any
+		if err := json.Unmarshal(AppendJSON(nil, &e), &got); err != nil {
+			t.Fatal(err)
+		}
+		properties := map[string]any{}
+		for _, p := range e.Properties {
+			properties[p.Key] = p.Value
+		}
+		want := map[string]any{
+			"event_id": float64(e.EventID), "event_time": e.EventTime.Format(time.RFC3339Nano), "user_id": float64(e.UserID), "session_id": e.SessionID,
+			"event_type": EventTypes[e.EventType], "url": e.URL, "referrer": nil, "duration_ms": float64(e.DurationMS),
+			"device": map[string]any{"os": e.OS, "browser": e.Browser, "mobile": e.Mobile}, "properties": properties,
+		}
+		if e.Referrer != "" {
+			want["referrer"] = e.Referrer
+		}
+		if e.Price >= 0 {
+			want["price"] = e.Price
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Fatalf("got  %v\nwant %v", got, want)
 		}
 	}
