@@ -120,10 +120,7 @@ func (g *jsonGrapher) parse(text string) (*jsonTree, error) {
 func (g *jsonGrapher) tree(d *json.Decoder) (*jsonTree, error) {
 	token, err := d.Token()
 	if err != nil {
-		if err == io.EOF {
-			err = io.ErrUnexpectedEOF
-		}
-		return nil, fmt.Errorf("at byte %d: %w", d.InputOffset(), err)
+		return nil, damaged(d, err)
 	}
 	g.trees++
 	t := &jsonTree{id: g.trees}
@@ -144,7 +141,7 @@ func (g *jsonGrapher) tree(d *json.Decoder) (*jsonTree, error) {
 			if v == '{' {
 				name, err := d.Token()
 				if err != nil {
-					return nil, fmt.Errorf("at byte %d: %w", d.InputOffset(), err)
+					return nil, damaged(d, err)
 				}
 				var again bool
 				if i, again = at[name.(string)]; !again { // else the last one counts
@@ -164,10 +161,17 @@ func (g *jsonGrapher) tree(d *json.Decoder) (*jsonTree, error) {
 			}
 		}
 		if _, err := d.Token(); err != nil {
-			return nil, fmt.Errorf("at byte %d: %w", d.InputOffset(), err)
+			return nil, damaged(d, err)
 		}
 	}
 	return t, nil
+}
+
+func damaged(d *json.Decoder, err error) error {
+	if err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	return fmt.Errorf("at byte %d: %w", d.InputOffset(), err)
 }
 
 // index notes the base of each schema, and the names by which a $ref finds it.
@@ -207,14 +211,19 @@ func resolveURI(base, ref string) (uri, fragment string) {
 	if err != nil {
 		b = &url.URL{}
 	}
-	u, err := b.Parse(ref)
+	u, err := url.Parse(ref)
 	if err != nil {
 		uri, fragment, _ = strings.Cut(ref, "#")
 		return uri, fragment
 	}
 	fragment = u.Fragment
-	u.Fragment, u.RawFragment = "", ""
-	return u.String(), fragment
+	if ref[0] == '#' {
+		return base, fragment
+	}
+	if u.Fragment, u.RawFragment = "", ""; b.IsAbs() {
+		u = b.ResolveReference(u)
+	}
+	return u.String(), fragment // where base is a plain name, others are found by theirs
 }
 
 // find returns the schema that t refers to.
@@ -222,8 +231,10 @@ func (g *jsonGrapher) find(t *jsonTree, ref string) (*jsonTree, error) {
 	uri, fragment := resolveURI(t.base, ref)
 	root := g.documents[uri]
 	if root == nil {
-		name, _, _ := strings.Cut(ref, "#")
-		if root = g.documents[name]; root == nil {
+		if name, _, _ := strings.Cut(ref, "#"); name != "" {
+			root = g.documents[name]
+		}
+		if root == nil {
 			return nil, fmt.Errorf("$ref %q is neither in the schema nor among its references: register what it refers to as a reference of that name", ref)
 		}
 	}
@@ -270,7 +281,9 @@ func (g *jsonGrapher) conjunction(at []*jsonTree) ([]*jsonTree, error) {
 			return fmt.Errorf("schema refers to itself too often: it takes more than %d steps to read", maxSchemaSteps)
 		}
 		seen[t] = true
-		all = append(all, t)
+		if !t.onlyRefers() {
+			all = append(all, t)
+		}
 		for _, keyword := range []string{"$ref", "$dynamicRef", "$recursiveRef"} {
 			if ref := t.string(keyword); ref != "" {
 				found, err := g.find(t, ref)
@@ -295,6 +308,18 @@ func (g *jsonGrapher) conjunction(at []*jsonTree) ([]*jsonTree, error) {
 		}
 	}
 	return all, nil
+}
+
+// onlyRefers reports whether t says nothing of its own about values, so that a schema is the same
+// wherever it is referred to.
+func (t *jsonTree) onlyRefers() bool {
+	return t.kind == '{' && len(t.names) > 0 && !slices.ContainsFunc(t.names, func(name string) bool {
+		switch name {
+		case "$ref", "$dynamicRef", "$recursiveRef", "allOf", "description", "default", "$comment":
+			return false
+		}
+		return true
+	})
 }
 
 // jsonTypes is a set of types.

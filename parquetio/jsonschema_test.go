@@ -1,10 +1,13 @@
 package parquetio
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/tabletopic/tabletopic/internal/clickstream"
 )
 
 // newJSONRig is newRig for a JSON Schema.
@@ -110,4 +113,102 @@ func TestJSONTypeMapping(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What is inside itself folds to the JSON of the inner value, through properties, arrays, maps,
+// references and alternatives, and is found by the names that schemas have.
+func TestJSONSchemasInsideThemselves(t *testing.T) {
+	tests := []struct {
+		schema     string
+		references []Reference
+		columns    string
+		json, want string
+	}{
+		{`{"type":"object","properties":{"v":{"type":"integer"},"next":{"$ref":"#"}}}`, nil, "v long, next string",
+			`{"v":1,"next":{"v":2, "next":null}}`, `{"next":"{\"v\":2,\"next\":null}","v":1}`},
+		{`{"type":"object","properties":{"t":{"description":"d","$ref":"#/$defs/t"}},"$defs":{"t":{"properties":{"v":{"type":"integer"},"kids":{"type":"array","items":{"$ref":"#/$defs/t"}}}}}}`, nil,
+			"t struct<v long, kids list<string>>", `{"t":{"v":1,"kids":[{"v": 2}]}}`, `{"t":{"kids":["{\"v\":2}"],"v":1}}`},
+		{`{"$id":"http://x/a.json","type":"array","items":{"$ref":"a.json"}}`, nil, "value list<string>", `[[],[[ ]]]`, `{"value":["[]","[[]]"]}`},
+		{`{"type":"object","additionalProperties":{"anyOf":[{"type":"null"},{"$ref":"#"}]}}`, nil, "value map<string, map<string, string>>", `{"a":{"b":{"c": {}}},"d":null}`, `{"value":{"a":{"b":"{\"c\":{}}"}}}`},
+		{`{"$ref":"other.json#/definitions/n"}`, []Reference{{"other.json", `{"definitions":{"n":{"type":"object","properties":{"m":{"$ref":"#/definitions/n"},"k":{"$ref":"third.json"}}}}}`}, {"third.json", `{"type":"boolean"}`}},
+			"m string, k boolean", `{"m":{"k": true},"k":false}`, `{"k":false,"m":"{\"k\":true}"}`},
+		{`{"$ref":"http://x/y/other.json"}`, []Reference{{"o", `{"$id":"http://x/y/other.json","properties":{"a":{"$ref":"#here"}},"$defs":{"h":{"$anchor":"here","type":"string"}}}`}}, "a string", `{"a":"b"}`, `{"a":"b"}`},
+	}
+	for _, test := range tests {
+		r := newJSONRig(t, test.schema, test.references...)
+		p := &plainRig{rig: r}
+		if got := p.columnsOf(); got != test.columns {
+			t.Errorf("%s: columns %s, want %s", test.schema, got, test.columns)
+		}
+		r.append([]byte(test.json))
+		if diff := cmp.Diff([]string{test.want}, p.all()); diff != "" {
+			t.Errorf("%s: %s", test.schema, diff)
+		}
+	}
+}
+
+// Schemas that cannot become columns are refused with the field and the reason; those made to
+// exhaust the process are, too.
+func TestJSONSchemasThatAreRefused(t *testing.T) {
+	nested := strings.Repeat(`{"type":"array","items":`, 70) + `{"type":"string"}` + strings.Repeat("}", 70)
+	fan := `{"$defs":{`
+	for i := range 60 {
+		fan += fmt.Sprintf(`"d%d":{"anyOf":[{"$ref":"#/$defs/d%d"},{"$ref":"#/$defs/d%d"}]},`, i, i+1, i+1)
+	}
+	fan += `"d60":{"type":"string"}},"$ref":"#/$defs/d0"}`
+	wide := `{"$defs":{`
+	for i := range 20 {
+		wide += fmt.Sprintf(`"d%d":{"type":"object","properties":{"a":{"$ref":"#/$defs/d%d"},"b":{"$ref":"#/$defs/d%d"}}},`, i, i+1, i+1)
+	}
+	wide += `"d20":{"type":"string"}},"$ref":"#/$defs/d0"}`
+	for schema, message := range map[string]string{
+		`{`:      "unexpected EOF",
+		`{} {}`:  "text goes on after the schema",
+		`[]`:     "neither an object nor a boolean",
+		`"text"`: "neither an object nor a boolean",
+		`{"type":"object","properties":{"a":{"$ref":"http://example.com/a.json"}}}`:    `field a: $ref "http://example.com/a.json" is neither in the schema nor among its references`,
+		`{"type":"object","properties":{"a":{"$ref":"#/definitions/b"}}}`:              `field a: $ref "#/definitions/b" leads nowhere`,
+		`{"type":"object","properties":{"a":{"$ref":"#b"}}}`:                           `field a: $ref "#b" names an anchor that is nowhere`,
+		`{"type":"object","properties":{"a":1}}`:                                       "field a: its schema is neither an object nor a boolean",
+		`{"type":"object","properties":{"a":{"type":"string"},"A":{"type":"string"}}}`: "field A: differs from field a by case alone",
+		`{"type":"object","properties":{"":{"type":"string"}}}`:                        "has no name",
+		`{"type":"object","properties":{"a.b":{},"a":{"properties":{"b":{}}}}}`:        "field a.b: has a dot in its name",
+		strings.Repeat(`{"items":`, 600) + "{}" + strings.Repeat("}", 600):             "nested deeper than 512 brackets",
+		nested: "columns nested deeper than 64",
+		wide:   "more than 10000 columns",
+		fan:    "refers to itself too often",
+	} {
+		if _, err := ParseJSONSchema(schema); err == nil || !strings.Contains(err.Error(), message) {
+			t.Errorf("%.100s: error %v, want %q", schema, err, message)
+		}
+	}
+}
+
+// No schema text makes the parser panic, and what it accepts can be compiled.
+func FuzzParseJSONSchema(f *testing.F) {
+	for _, s := range []string{clickstream.JSONSchema, `{"$ref":"#"}`, `{"allOf":[{"$ref":"#"},{"properties":{"a":{"$ref":"#"}}}]}`, `{"type":["null","object"],"oneOf":[{"$ref":"#"},{"$ref":"#"}]}`, `{"prefixItems":[{"$ref":"#"},{"$ref":"#/prefixItems/0"}]}`} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, schema string) {
+		v, err := ParseJSONSchema(schema)
+		if err != nil {
+			return
+		}
+		table, err := withKafka.TableSchema(v)
+		if err != nil {
+			return
+		}
+		d, err := withKafka.Compile(v, table)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, schema)
+		}
+		b, err := NewBuilder(table, "_kafka")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Append(d, []byte("null"), RecordMeta{}); err != nil {
+			t.Fatal(err)
+		}
+		writeFile(t, table, WriterConfig{}, finish(t, b))
+	})
 }
