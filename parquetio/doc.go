@@ -173,7 +173,7 @@
 // in lists and maps.
 //
 // Of Protobuf also: a field number that is 0 or above 2^29-1, a group that does not end, a
-// message nested deeper than 100 levels. Text must be UTF-8 in proto2 as well.
+// message nested deeper than 100 levels, a message of more than 4 MiB that would be JSON. Text must be UTF-8 in proto2 as well.
 //
 // Of JSON: text that RFC 8259 does not allow, or that begins with a byte order mark, is not
 // UTF-8, has half of a surrogate pair, or is nested deeper than 256; a value of another type than

@@ -13,11 +13,18 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 )
 
+// maxProtobufJSON bounds the bytes of a message that is kept as JSON: while it is read, a field of
+// two bytes takes a hundred times as much memory.
+const maxProtobufJSON = 4 << 20
+
 // noTypes resolves no extension.
 var noTypes = new(protoregistry.Types)
 
 // protobufJSON appends a message as JSON text.
 func (b *Builder) protobufJSON(f *protobufField, raw []byte, at int) bool {
+	if len(raw) > maxProtobufJSON {
+		return b.failed(f.col, at, "message is longer than 4 MiB, and would be JSON") >= 0
+	}
 	m := dynamicpb.NewMessage(f.folded)
 	err := proto.UnmarshalOptions{DiscardUnknown: true, Resolver: noTypes, RecursionLimit: maxProtobufDepth - f.depth + 1}.Unmarshal(raw, m)
 	if err != nil {

@@ -416,6 +416,11 @@ func TestHostileProtobuf(t *testing.T) {
 	if err := r.builder.Append(r.decoder, deep(maxProtobufDepth), RecordMeta{}); !errors.As(err, &bad) {
 		t.Errorf("error %v of a record that is nested too deep", err)
 	}
+	r = rigOf(t, mustProtobuf(t, one3("repeated R x = 1;")))
+	r.append(bytesField(1, slices.Repeat([]byte{0x0a, 0}, 1000)))
+	if err := r.builder.Append(r.decoder, bytesField(1, slices.Repeat([]byte{0x0a, 0}, maxProtobufJSON/2+1)), RecordMeta{}); !errors.As(err, &bad) || !strings.Contains(bad.Reason, "4 MiB") {
+		t.Errorf("error %v of a record that is too much JSON", err)
+	}
 	var fields strings.Builder
 	for i := range 2000 {
 		fmt.Fprintf(&fields, "uint64 f%d = %d; ", i, i+1)
@@ -496,5 +501,34 @@ func FuzzProtobuf(f *testing.F) {
 				t.Fatal(diff)
 			}
 		}
+	})
+}
+
+// No schema text makes the parser panic, and what it accepts can be compiled and written.
+func FuzzParseProtobuf(f *testing.F) {
+	f.Add(one3("R x = 1; repeated E e = 2; map<int32, google.protobuf.Any> m = 3; oneof o { int32 a = 4; bytes b = 5; }"))
+	f.Add(`syntax = "proto2"; message R { optional group G = 1 { required int32 a = 2 [default = 3]; } extensions 100 to max; } extend R { optional R r = 100; }`)
+	f.Add(`edition = "2023"; option features.field_presence = IMPLICIT; message R { R r = 1 [features.message_encoding = DELIMITED]; }`)
+	f.Fuzz(func(t *testing.T, schema string) {
+		v, err := ParseProtobuf(schema, "")
+		if err != nil {
+			return
+		}
+		table, err := withKafka.TableSchema(v)
+		if err != nil {
+			return
+		}
+		d, err := withKafka.Compile(v, table)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, schema)
+		}
+		b, err := NewBuilder(table, "_kafka")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Append(d, []byte{}, RecordMeta{}); err != nil && !strings.Contains(err.Error(), reasonRequired) {
+			t.Fatal(err)
+		}
+		writeFile(t, table, WriterConfig{}, finish(t, b))
 	})
 }

@@ -35,7 +35,14 @@ const (
 // Compile compiles a schema. Find returns the text of what it imports by path.
 func Compile(text string, find func(path string) (string, bool)) (protoreflect.FileDescriptor, error) {
 	left, files := maxBytes, 0
+	standard := protocompile.WithStandardImports(protocompile.ResolverFunc(func(string) (protocompile.SearchResult, error) {
+		return protocompile.SearchResult{}, protoregistry.NotFound
+	}))
 	load := func(path string) (protocompile.SearchResult, error) {
+		// What is built in goes first, so that its messages are what their names say.
+		if r, err := standard.FindFileByPath(path); err == nil {
+			return r, nil
+		}
 		source, ok := text, true
 		if path != root {
 			source, ok = find(path)
@@ -53,14 +60,7 @@ func Compile(text string, find func(path string) (string, bool)) (protoreflect.F
 		}
 		return read(path, source)
 	}
-	none := protocompile.ResolverFunc(func(string) (protocompile.SearchResult, error) {
-		return protocompile.SearchResult{}, protoregistry.NotFound
-	})
-	c := protocompile.Compiler{
-		// What is built in goes first, so that its messages are what their names say.
-		Resolver:       protocompile.CompositeResolver{protocompile.WithStandardImports(none), protocompile.ResolverFunc(load)},
-		MaxParallelism: 1,
-	}
+	c := protocompile.Compiler{Resolver: protocompile.ResolverFunc(load), MaxParallelism: 1}
 	compiled, err := c.Compile(context.Background(), root)
 	if err != nil {
 		return nil, fmt.Errorf("compile protobuf schema: %w", err)
