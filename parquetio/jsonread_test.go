@@ -20,6 +20,8 @@ import (
 
 	"github.com/apache/iceberg-go"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/tabletopic/tabletopic/internal/clickstream"
 )
 
 // A jsonShape is a JSON Schema, and what its values mean, as encoding/json reads them.
@@ -717,6 +719,68 @@ func TestJSONLastPropertyCounts(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, r.rows()); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// Keys of a JSON Schema are a column beside the values of another one, objects and single values.
+func TestJSONKeys(t *testing.T) {
+	value, err := ParseJSONSchema(`{"type":"object","properties":{"id":{"type":"integer"}}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for schema, keys := range map[string]map[string]any{
+		`{"type":"object","properties":{"a":{"type":"string"},"b":{"type":"array","items":{"type":"integer"}}}}`: {`{"b":[1],"a":"x"}`: map[string]any{"a": "x", "b": []any{int64(1)}}, `{}`: map[string]any{"a": nil, "b": nil}},
+		`{"type":"integer"}`: {`7`: int64(7)},
+		`{"type":"object"}`:  {`{"a": 1}`: `{"a":1}`},
+	} {
+		key, err := ParseJSONSchema(schema)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := newKeyRig(t, value, key)
+		for text, want := range keys {
+			m := RecordMeta{KeyDecoder: r.key, KeyPayload: []byte(text)}
+			bad := RecordMeta{KeyDecoder: r.key, KeyPayload: []byte(text + "]")}
+			for range 2 {
+				if err := r.builder.Append(r.value, []byte(`{"id":1}`), bad); err == nil {
+					t.Fatal("a damaged key was accepted")
+				}
+				if err := r.builder.Append(r.value, []byte(`{"id":1}`), m); err != nil {
+					t.Fatal(err)
+				}
+			}
+			rows := readFile(t, writeFile(t, r.table, WriterConfig{}, finish(t, r.builder)))
+			for _, row := range rows {
+				if diff := cmp.Diff(map[string]any{"id": int64(1), "_key": want}, row); diff != "" {
+					t.Errorf("%s: %s", text, diff)
+				}
+			}
+			if len(rows) != 2 {
+				t.Errorf("%d rows, want 2", len(rows))
+			}
+		}
+	}
+}
+
+// Decoding allocates nothing per row once the buffers have their size.
+func TestAppendJSONDoesNotAllocate(t *testing.T) {
+	r := newJSONRig(t, clickstream.JSONSchema)
+	g, e := clickstream.NewGenerator(5, benchStart), clickstream.Event{}
+	payloads := make([][]byte, 2000)
+	for i := range payloads {
+		g.Next(&e)
+		payloads[i] = clickstream.AppendJSON(nil, &e)
+	}
+	per := testing.AllocsPerRun(5, func() {
+		for _, p := range payloads {
+			if err := r.builder.Append(r.decoder, p, RecordMeta{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		finish(t, r.builder).Release()
+	})
+	if per/float64(len(payloads)) > 0.15 {
+		t.Errorf("%.0f allocations for %d rows", per, len(payloads))
 	}
 }
 
