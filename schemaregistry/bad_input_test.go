@@ -95,6 +95,7 @@ func TestBadInputLeavesNothingBehind(t *testing.T) {
 		{"Protobuf: import of another type", versions, proto(`syntax = "proto3"; import "b.proto"; message M {}`, ref("b.proto", "base", 1)), 42201},
 		{"Protobuf: nested 20,000 deep", versions, proto(`syntax = "proto3"; ` + nest("message M {", 20_000, "", "}")), 42201},
 		{"Protobuf: names of gigabytes", versions, proto(many.String()), 42201},
+		{"Protobuf: one line of 20,000 bytes", versions, proto(`syntax = "proto3"; ` + strings.Repeat(" ", 20_000) + "message M {}"), 42201},
 		{"Protobuf: base64 of noise", versions, proto("AAAA"), 42201},
 		{"Protobuf: an option that is not there", versions, proto(`syntax = "proto3"; message M { int32 a = 1 [(x) = 1]; }`), 42201},
 

@@ -144,7 +144,7 @@ func TestComparisonsEnd(t *testing.T) {
 	}{
 		{"recursive records", typeAvro, `{"type":"record","name":"A","fields":[{"name":"b","type":["null",{"type":"record","name":"B","fields":[{"name":"a","type":["null","A","B"]},{"name":"m","type":{"type":"map","values":"A"}}]}]}]}`, false},
 		{"a union of 3,000", typeAvro, "[" + list(3000, ",", func(i int) string { return fmt.Sprintf(`{"type":"enum","name":"E%d","symbols":["A"]}`, i) }) + "]", false},
-		{"messages that each use two others", typeProtobuf, `syntax = "proto3"; ` + list(500, " ", func(i int) string {
+		{"messages that each use two others", typeProtobuf, `syntax = "proto3"; ` + list(500, "\n", func(i int) string {
 			return fmt.Sprintf("message M%d { M%d a = 1; M%d b = 2; }", i, (i+1)%500, (2*i+7)%500)
 		}), false},
 		{"definitions that each use two others", typeJSON, `{"$ref":"#/definitions/d0","definitions":{` + list(400, ",", func(i int) string {

@@ -22,8 +22,10 @@ import (
 // protobufFile is the path of a schema while it is compiled. Nothing imports it.
 const protobufFile = "default"
 
-// What the compiler is given is bounded, for it spells out the full name of everything.
+// What the compiler is given is bounded, for it spells out the full name of everything, and
+// counts columns from the begin of a line each time.
 const (
+	maxProtobufLine  = 10_000
 	maxProtobufDepth = 40  // nested braces and brackets
 	maxProtobufName  = 255 // bytes of a name or package
 )
@@ -155,8 +157,13 @@ func jsonName(name string) string {
 	return string(out)
 }
 
-// checkProtobuf bounds the depth and the names of a source text.
+// checkProtobuf bounds the lines, the depth and the names of a source text.
 func checkProtobuf(text string) error {
+	for line := range strings.Lines(text) {
+		if len(line) > maxProtobufLine {
+			return fmt.Errorf("a line has %d bytes, at most %d are allowed", len(line), maxProtobufLine)
+		}
+	}
 	depth, name := 0, 0
 	for i := 0; i < len(text); i++ {
 		c := text[i]
