@@ -13,6 +13,7 @@ import (
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/codec"
 	"github.com/apache/iceberg-go/table"
+	"github.com/google/uuid"
 
 	"github.com/tabletopic/tabletopic/catalog"
 	"github.com/tabletopic/tabletopic/internal/invariant"
@@ -220,6 +221,9 @@ func (c *Coordinator) look(ctx context.Context) (view, error) {
 	}
 	if err != nil {
 		return view{}, err
+	}
+	if earlier := v.position.Topic; !v.own && earlier != (uuid.UUID{}) && c.cfg.OnRecreate == RecreatePause {
+		return view{}, fmt.Errorf("%w, whose id was %s: set table.topic.on.recreate=continue to add the records of this one, or table.topic.name to another table", errRecreated, earlier)
 	}
 	c.heads = heads{v.position.Commit, v.heads}
 	if c.own && !v.own {

@@ -57,6 +57,7 @@ type Config struct {
 	PartitionBy string // for partition.ParsePartitionBy; the table keeps its partitions if empty
 	SortBy      string // for partition.ParseSortBy; the table keeps its sort order if empty
 	OnRewind    string // RewindPause, RewindReplay or RewindAccept. RewindPause if empty
+	OnRecreate  string // RecreateContinue or RecreatePause. RecreateContinue if empty
 	// OnIncompatible says what becomes of records whose schema the table cannot hold:
 	// IncompatibleDLQ, IncompatibleNewColumn or IncompatiblePause. IncompatibleDLQ if empty.
 	OnIncompatible string

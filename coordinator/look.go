@@ -19,6 +19,12 @@ const (
 	RewindAccept = "accept" // leave it out, and record it
 )
 
+// The policies of table.topic.on.recreate.
+const (
+	RecreateContinue = "continue" // the records of a new topic are added to the rows of an earlier one
+	RecreatePause    = "pause"    // stop until the policy changes, or the table is another
+)
+
 var (
 	// ErrFenced says that another coordinator has the table: a later epoch, or a later
 	// topic of the same name.
@@ -27,6 +33,9 @@ var (
 	// errRewound says that main no longer descends from the last commit, or that nothing
 	// shows any more that it does.
 	errRewound = errors.New("table was rewound")
+
+	// errRecreated says that the table has rows of an earlier topic of the name.
+	errRecreated = errors.New("table is of an earlier topic of this name")
 
 	// errExpired says that look needs the snapshots that have expired.
 	errExpired = errors.New("snapshots have expired")

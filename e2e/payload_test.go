@@ -111,3 +111,46 @@ func TestTablesDocument(t *testing.T) {
 		t.Errorf("%d commands", n)
 	}
 }
+
+// With defaults of the cluster a topic that sets nothing is a table, by the name that the pattern
+// makes; tools see where a setting comes from, the dead letters stay a topic, and two topics never
+// get one table.
+func TestTopicDefaults(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "--topic-defaults", "table.topic.enable=true;table.topic.value.format=string;table.topic.target.lag.ms=300;table.topic.name={topic:^prod[.](.*)};table.topic.namespace=lake.raw")
+	ctx, adm := context.Background(), s.admin()
+	if _, err := adm.CreateTopic(ctx, 1, 1, nil, "prod.orders"); err != nil {
+		t.Fatal(err)
+	}
+	produceAll(t, s, "prod.orders", []byte("one"), []byte{0xff})
+	waitForTable(t, s, "prod.orders", 1, 60*time.Second)
+	var status struct{ Table string }
+	if err := s.api("/api/tables/prod.orders", &status); err != nil || status.Table != "lake.raw.orders" {
+		t.Errorf("table %q, %v", status.Table, err)
+	}
+	configs, err := adm.DescribeTopicConfigs(ctx, "prod.orders", "prod.orders.dlq")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range configs {
+		for _, kv := range c.Configs {
+			if kv.Key != "table.topic.enable" {
+				continue
+			}
+			want, source := "true", "STATIC_BROKER_CONFIG"
+			if c.Name == "prod.orders.dlq" {
+				want, source = "false", "DYNAMIC_TOPIC_CONFIG"
+			}
+			if *kv.Value != want || kv.Source.String() != source {
+				t.Errorf("%s: %s from %s, want %s from %s", c.Name, *kv.Value, kv.Source, want, source)
+			}
+		}
+	}
+	resp, err := adm.CreateTopic(ctx, 1, 1, nil, "prod.Orders")
+	if err == nil || !strings.Contains(resp.ErrMessage, `"prod.orders"`) {
+		t.Errorf("a second topic of the table: %v %s", err, resp.ErrMessage)
+	}
+	if resp, err := adm.CreateTopic(ctx, 1, 1, nil, "test.orders"); err == nil || !strings.Contains(resp.ErrMessage, "does not match") {
+		t.Errorf("a topic that the pattern does not match: %v %s", err, resp.ErrMessage)
+	}
+}

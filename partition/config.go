@@ -51,6 +51,7 @@ type TableConfig struct {
 	Value, Key      Payload       // how they become columns; keys do not if the format is FormatBytes
 	KeyColumn       string        // of the key, if it becomes one
 	Tolerance       string        // what becomes of a record that cannot become a row: TolerateDLQ, …
+	OnRecreate      string        // continue or pause
 	Start           string        // where a table begins; for ParseStart
 	Tombstone       string        // what a record without value becomes: TombstoneRow or TombstoneSkip
 	// HoldMax is how much longer than retention says records are kept for a table that

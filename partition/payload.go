@@ -60,6 +60,8 @@ func payloadKeys() []ConfigKey {
 		key("table.topic.errors.tolerance", "string", TolerateDLQ, "What becomes of a record that cannot become a row: dlq, a dead letter; skip, it is left out and counted; pause, its partition waits.",
 			oneOf(func(c *TopicConfig, v string) { c.Table.Tolerance = v }, map[string]string{"invalid_data": TolerateDLQ, "all": TolerateDLQ, "none": ToleratePause}, TolerateDLQ, TolerateSkip, ToleratePause)),
 		key("table.topic.start", "string", "earliest", "Where a table begins that has no records of the topic yet: earliest, latest, a time in ISO 8601 or milliseconds since 1970, or partition:offset, separated by commas. What is left out is recorded.", setStart),
+		key("table.topic.on.recreate", "string", "continue", "What to do when the topic was deleted and made again, and the table has rows of the earlier one: continue, and add to them, or pause.",
+			oneOf(func(c *TopicConfig, v string) { c.Table.OnRecreate = v }, nil, "continue", "pause")),
 		key("table.topic.tombstone", "string", TombstoneRow, "What a record without value becomes: null-row, a row whose columns of the value are null; skip, nothing.",
 			oneOf(func(c *TopicConfig, v string) { c.Table.Tombstone = v }, nil, TombstoneRow, TombstoneSkip)),
 	}

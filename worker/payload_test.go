@@ -365,3 +365,30 @@ func TestNothingAfterTheStart(t *testing.T) {
 	p.committed()
 	p.exact(1, 0)
 }
+
+// With pause, a topic that was made again adds nothing to the rows of the earlier one until the
+// setting says so.
+func TestRecreatedTopicPauses(t *testing.T) {
+	p := newPath(t, 1)
+	p.start()
+	p.produce(3)
+	before := p.committed()
+	p.crash()
+	p.topic, p.epoch, p.logs[0], p.cfg.OnRecreate = uuid.New(), 0, &memoryLog{}, coordinator.RecreatePause
+	p.produce(2)
+	p.start()
+	p.wait(func() bool {
+		err := p.commits.Trouble()
+		return err != nil && strings.Contains(err.Error(), "table.topic.on.recreate")
+	}, func() string { return "the table to pause" })
+	if now, err := p.load(); err != nil || now.MetadataLocation() != before.MetadataLocation() {
+		t.Errorf("the table changed: %v", err)
+	}
+	p.crash()
+	p.cfg.OnRecreate = coordinator.RecreateContinue
+	p.start()
+	tab := p.committed()
+	if got := tab.CurrentSnapshot().Summary.Properties["total-records"]; got != "5" {
+		t.Errorf("%s rows, want 5", got)
+	}
+}
