@@ -154,3 +154,37 @@ func TestTopicDefaults(t *testing.T) {
 		t.Errorf("a topic that the pattern does not match: %v %s", err, resp.ErrMessage)
 	}
 }
+
+// headerProducer is confluent-kafka's Avro serializer, told to name schemas by GUID in headers.
+const headerProducer = `
+import sys
+from confluent_kafka import SerializingProducer
+from confluent_kafka.schema_registry import SchemaRegistryClient, header_schema_id_serializer
+from confluent_kafka.schema_registry.avro import AvroSerializer
+kafka, registry = sys.argv[1:]
+client = SchemaRegistryClient({"url": registry})
+def serializer(schema):
+    return AvroSerializer(client, schema, conf={"schema.id.serializer": header_schema_id_serializer})
+producer = SerializingProducer({
+    "bootstrap.servers": kafka,
+    "key.serializer": serializer('{"type": "record", "name": "K", "fields": [{"name": "id", "type": "long"}]}'),
+    "value.serializer": serializer('{"type": "record", "name": "E", "fields": [{"name": "id", "type": "long"}, {"name": "text", "type": "string"}]}'),
+})
+for i in range(10):
+    producer.produce("events", key={"id": i % 2}, value={"id": i, "text": "t%d" % i}, headers=[])
+assert producer.flush(30) == 0
+`
+
+// Records of a serializer that names schemas by GUID, in headers, become rows.
+func TestSchemasByGUIDInHeaders(t *testing.T) {
+	t.Parallel()
+	l := directoryLake(t)
+	s := l.server(t)
+	s.createTopic("events", 1, 500*time.Millisecond, "table.topic.key.format", "schema-id")
+	run(t, nil, python(), "-c", headerProducer, s.kafka, s.registryURL())
+	waitForTable(t, s, "events", 10, 60*time.Second)
+	got := l.query(t, s, "duckdb", `SELECT count(*) AS n, sum(id) AS ids, sum(_key.id) AS keys, max(text) AS text, any_value(len(_kafka.headers)) AS headers FROM ice.default.events`)
+	if want := "n,ids,keys,text,headers\n10,45,5,t9,2\n"; got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
