@@ -32,7 +32,8 @@
 // back, add columns, branches and tags, partition, drop and replace.
 //
 // A node may also be unable to write its log, for longer than unadopted files are spared, while its
-// data files and the catalog go on.
+// data files and the catalog go on, or the catalog may take no data for as long, while it answers all
+// else; or both.
 //
 // At the end everything heals, and each table must catch up. Then it must be so that
 //
@@ -53,6 +54,15 @@
 //   - every metadata file of its log, and every manifest list, manifest and data file of every
 //     snapshot, is there, and after the grace no file of ours that the catalog never named, but for the
 //     first metadata of a table that was not made. What had expired may stay, if who was to delete it died.
+//
+// Some guards show nothing here, and have a test of their own. A node leads its control log and its
+// dead letters itself: a coordinator that was replaced can write neither, so that it cannot name the
+// files of another attempt, and the dead letters of a life are in its one log before anything that
+// could have them come again (TestZombieCoordinatorIsFenced of package worker, TestDeadLettersOnce of
+// package partition). Files for a table that was replaced do not continue the new one, unless neither
+// had a commit (TestTableReplacedWhileFilesWait). And a commit, or a worker, that holds files for too
+// long is void by the other's clock as well, and nearly always by that of the files of its attempt
+// (TestCommitIsVoidWhenItsFilesCannotBeNamed, TestWorkerGivesUpFilesThatCannotBeNamed).
 //
 // Transactions of producers are not part of it, and so not that aborted rows are in no snapshot.
 //

@@ -39,6 +39,7 @@ var foundInTables = []struct{ guard, seeds string }{
 	{"dead-letter-stays-dead", "15-30"},
 	{"registry-down-waits", "15-45"},
 	{"sweep-asks-table", "1-10"},
+	{"sweep-grace", "35-60"},
 	{"sweep-spares-manifests", "1-10"},
 	{"sweep-spares-metadata", "1-10"},
 	{"attempt-is-named", "1-10"},

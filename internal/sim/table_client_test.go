@@ -170,11 +170,17 @@ func (l *tableLife) muteAtTimes() {
 		}
 	}
 	for pause(time.Duration(r.Int64N(int64(l.n.w.plan.mute / 4)))) {
+		thaw := func() {}
+		if l.n.w.plan.frozen > 0 { // what then grows old are files that wait for the catalog
+			thaw = l.n.w.freeze()
+			pause(2*l.n.w.plan.lag + time.Duration(r.Int64N(int64(l.n.w.plan.grace/4))))
+		}
 		hold := l.streams.Hold(objectstore.Before, func(op objectstore.Op, _ string) bool { return op == objectstore.OpPutIfAbsent })
 		d := l.n.w.plan.mute/3 + time.Duration(r.Int64N(int64(l.n.w.plan.mute*2/3)))
 		l.log("cannot write its log for %v", d)
 		pause(d)
 		hold.Release(nil)
+		thaw()
 		l.log("writes its log again")
 	}
 }

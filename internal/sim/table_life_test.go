@@ -463,6 +463,12 @@ func (c *tableCatalog) Commit(ctx context.Context, base *table.Table, change cat
 	if c.l.n.w.plan.steps.fail > 0 && !c.l.n.w.healed.Load() && c.l.actor.draw("refuse").Float64() < c.l.n.w.plan.steps.fail {
 		return nil, fmt.Errorf("%w: 409", catalog.ErrCommitConflict)
 	}
+	if change.Snapshot && c.l.n.w.frozen.Load() > 0 {
+		if c.l.actor.draw("frozen").IntN(3) == 0 {
+			return nil, errors.New("the catalog is read-only")
+		}
+		return nil, fmt.Errorf("%w: 503", catalog.ErrCommitUnknown)
+	}
 	var t *table.Table
 	err := c.ask(ctx, what, catalog.ErrCommitUnknown, func(ctx context.Context) (err error) { t, err = c.Catalog.Commit(ctx, base, change); return err })
 	if err != nil {

@@ -68,6 +68,7 @@ type tablePlan struct {
 	shared            bool          // the second topic is to fill the table of the first, which must be refused
 	streams           objectstore.Faults
 	mute              time.Duration // the longest that a node cannot write its log, while its bucket and catalog serve
+	frozen            time.Duration // the longest that the catalog takes no data, while it answers all else
 }
 
 func newTablePlan(r *rand.Rand) tablePlan {
@@ -110,6 +111,12 @@ func newTablePlan(r *rand.Rand) tablePlan {
 	if p.grace == 40*time.Second && r.IntN(3) == 0 { // for longer than the grace
 		p.mute, p.life, p.chaos = 3*p.grace, 5*time.Minute, 2*p.chaos
 	}
+	if p.grace == 40*time.Second && r.IntN(2) == 0 { // files wait for longer than the grace
+		p.frozen, p.life, p.chaos, p.steps.crash = 3*p.grace/2, 5*time.Minute, 150*time.Second, 0
+	}
+	if r.IntN(12) == 0 { // files must not come into a table that is not the one they are for
+		p.foreign, p.foreignEvery, p.steps.foreign = []string{"replace"}, 5*time.Second, 0.05
+	}
 	return p
 }
 
@@ -144,6 +151,7 @@ type tableWorld struct {
 
 	healed      atomic.Bool       // no more faults
 	catalogAway atomic.Bool       // for all
+	frozen      atomic.Int64      // times that the catalog takes no data from nodes
 	others      chan struct{}     // cap 1: one foreign writer at a time
 	byOthers    map[string]string // guarded by others; what a foreign writer did, by metadata location
 	known       atomic.Bool       // the registry knows the late schema
@@ -212,6 +220,7 @@ func (w *tableWorld) run() {
 	}
 	actors.Go(func() { w.actForeign(ctx) })
 	actors.Go(func() { w.awayAtTimes(ctx) })
+	actors.Go(func() { w.freezeAtTimes(ctx) })
 	actors.Wait()
 	w.zombies.Wait()
 	if w.failing.Err() == nil {
@@ -234,6 +243,27 @@ func (w *tableWorld) awayAtTimes(ctx context.Context) {
 		_ = wait(ctx, time.Duration(w.plan.away*float64(d)))
 		w.trace.add("world", "the catalog is back")
 		w.catalogAway.Store(false)
+	}
+}
+
+// freezeAtTimes has files wait for the catalog for some time. Where nodes cannot write their logs
+// at times, they do so together: see muteAtTimes.
+func (w *tableWorld) freezeAtTimes(ctx context.Context) {
+	r := rand.New(rand.NewPCG(w.seed, 6))
+	for w.plan.frozen > 0 && w.plan.mute == 0 && wait(ctx, time.Duration(r.Int64N(int64(w.plan.frozen/2)))) == nil {
+		thaw := w.freeze()
+		_ = wait(ctx, time.Duration(r.Int64N(int64(w.plan.frozen))))
+		thaw()
+	}
+}
+
+// freeze has the catalog take no data until thaw.
+func (w *tableWorld) freeze() (thaw func()) {
+	w.trace.add("world", "the catalog takes no data")
+	w.frozen.Add(1)
+	return func() {
+		w.trace.add("world", "the catalog takes data again")
+		w.frozen.Add(-1)
 	}
 }
 
