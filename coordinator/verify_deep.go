@@ -329,7 +329,7 @@ func (v *verifier) deep(ctx context.Context, r *PartitionReport, c *counter) err
 		c.example("%d rows have offsets of %d or more", r.Beyond, r.Next)
 	}
 	r.Causes = map[string]int64{}
-	return v.Letters(ctx, r.Partition, func(offset int64, cause string) {
+	err := v.Letters(ctx, r.Partition, func(offset int64, cause string) {
 		if offset >= r.Next || !c.dead.add(offset) {
 			return
 		}
@@ -340,6 +340,10 @@ func (v *verifier) deep(ctx context.Context, r *PartitionReport, c *counter) err
 			c.example("offset %d is a row and a dead letter", offset)
 		}
 	})
+	if err != nil {
+		return fmt.Errorf("%w: %w", errLetters, err)
+	}
+	return nil
 }
 
 // settle says of each record that is not in the table whether others have deleted it. They

@@ -61,14 +61,13 @@ func (n *Node) verify(ctx context.Context, t metadata.Topic, cfg partition.Table
 	in.LeavesOut = cfg.Tolerance == partition.TolerateSkip || cfg.Tombstone == partition.TombstoneSkip
 	in.Letters = worker.NewDeadLetterTopic(n.set, t, cfg.DLQ).Each
 	in.Logs = map[int32]coordinator.LogReader{}
-	var unverified []int32
-	reasons := map[int32]string{}
+	away := map[int32]error{}
 	logs := &logs{n, t, peerPatience, map[streamstore.NodeID]error{}}
 	for i := range int32(len(t.Partitions)) {
 		log, err := logs.open(ctx, i)
 		switch {
 		case errors.Is(err, errAway), errors.Is(err, partition.ErrNotLeader):
-			unverified, reasons[i] = append(unverified, i), err.Error()
+			away[i] = err
 		case err != nil:
 			return nil, err
 		default:
@@ -76,8 +75,11 @@ func (n *Node) verify(ctx context.Context, t metadata.Topic, cfg partition.Table
 		}
 	}
 	report, err := coordinator.Verify(ctx, tbl, in)
-	if report != nil {
-		report.Unverified, report.UnverifiedReasons = unverified, reasons
+	if err != nil {
+		return nil, err
 	}
-	return report, err
+	for i, why := range away {
+		report.Pass(i, why)
+	}
+	return report, nil
 }

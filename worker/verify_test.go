@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -342,4 +343,32 @@ func stripPartition(spans []coordinator.LostSpan) []string {
 		out = append(out, fmt.Sprintf("%d-%d %s", s.Start, s.End, s.Reason))
 	}
 	return out
+}
+
+// A partition whose dead letters cannot be read is named as not verified, and the others are
+// verified all the same.
+func TestVerifyNamesPartitionsWithoutTheirLetters(t *testing.T) {
+	p := newPath(t, 3)
+	p.start()
+	p.produce(10)
+	tab := p.committed()
+	logs := map[int32]coordinator.LogReader{}
+	for i, l := range p.logs {
+		logs[i] = l
+	}
+	in := coordinator.Verification{Topic: coordinator.Topic{ID: p.topic, Name: p.name, Partitions: 3}, KafkaColumn: "_kafka", Locator: p.locator, Logs: logs, Deep: true,
+		Letters: func(ctx context.Context, partition int32, fn func(int64, string)) error {
+			if partition == 1 {
+				return errors.New("its leader is away")
+			}
+			return p.letters.Each(ctx, partition, fn)
+		}}
+	r, err := coordinator.Verify(t.Context(), tab, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.OK || len(r.Partitions) != 2 || r.Partitions[0].Rows != 10 || r.Partitions[1].Rows != 10 ||
+		!slices.Equal(r.Unverified, []int32{1}) || !strings.Contains(r.UnverifiedReasons[1], "its leader is away") {
+		t.Errorf("report %+v", r)
+	}
 }
