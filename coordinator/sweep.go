@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +27,9 @@ import (
 // table whose creation was cut off, and what a process that died was about to delete because it had
 // expired. A file is deleted only if its last entry in the journal
 // is older than the grace (a worker or a commit that holds it enters it again, or gives it up
-// when that fails: see [control.Lapses]), no commit adopted it, and the table does not name it.
+// when that fails: see [control.Lapses]), no commit adopted it, and the table does not name it. The
+// table is the one of the entry, by its UUID: files of one that was dropped, renamed, or left for
+// another stay, because nobody can be asked who names them.
 type Sweeper struct {
 	Log SweepLog
 	// Load returns the table of a topic, nil if there is none any more, and what finds its files.
@@ -64,31 +67,31 @@ const maxSwept = 100_000
 // Sweep handles what one control partition says of files until now-Grace.
 func (s *Sweeper) Sweep(ctx context.Context, index int32, now time.Time) error {
 	type entry struct {
-		topic uuid.UUID
-		at    time.Time
+		topic, table uuid.UUID
+		at           time.Time
 	}
 	names := map[string]entry{} // by location, the latest entry
 	end := int64(-1)            // the first offset that is kept
-	enter := func(topic uuid.UUID, offset int64, at time.Time, locations []string) {
+	enter := func(topic, table uuid.UUID, offset int64, at time.Time, locations []string) {
 		if young := now.Sub(at) < s.Grace; end < 0 && (young || len(names) >= maxSwept) {
 			end = offset
 		}
 		for _, n := range locations {
 			if e, known := names[n]; known && at.After(e.at) || !known && end < 0 {
-				names[n] = entry{topic, at}
+				names[n] = entry{topic, table, at}
 			}
 		}
 	}
 	_, err := s.Log.Scan(ctx, index, 0, func(topic uuid.UUID, offset int64, e control.Event) error {
 		switch e := e.(type) {
 		case control.Journal:
-			enter(topic, offset, e.At, e.Names)
+			enter(topic, e.Table, offset, e.At, e.Names)
 		case control.Answer:
 			if invariant.Off("answer-is-entry") {
 				break
 			}
 			for _, f := range e.Files {
-				enter(topic, offset, e.At, f.Names())
+				enter(topic, e.Table, offset, e.At, f.Names())
 			}
 		case control.Committed:
 			for _, n := range e.Names {
@@ -100,26 +103,31 @@ func (s *Sweeper) Sweep(ctx context.Context, index int32, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	topics := map[uuid.UUID][]string{}
+	type owner struct{ topic, table uuid.UUID }
+	owners := map[owner][]string{}
 	for n, e := range names {
 		if now.Sub(e.at) >= s.Grace || invariant.Off("sweep-grace") {
-			topics[e.topic] = append(topics[e.topic], n)
+			o := owner{e.topic, e.table}
+			owners[o] = append(owners[o], n)
 		}
 	}
-	for _, topic := range slices.SortedFunc(maps.Keys(topics), func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) }) {
-		err := s.files(ctx, topic, topics[topic])
+	inOrder := func(a, b owner) int {
+		return cmp.Or(slices.Compare(a.topic[:], b.topic[:]), slices.Compare(a.table[:], b.table[:]))
+	}
+	for _, o := range slices.SortedFunc(maps.Keys(owners), inOrder) {
+		err := s.files(ctx, o.topic, o.table, owners[o])
 		if err == nil {
 			continue
 		}
 		if ctx.Err() != nil {
 			return err
 		}
-		s.Logger.Warn("unadopted files stay for the next sweep", "topic_id", topic, "files", len(topics[topic]), "error", err)
+		s.Logger.Warn("unadopted files stay for the next sweep", "topic_id", o.topic, "files", len(owners[o]), "error", err)
 		var again []control.Event
-		for _, n := range topics[topic] {
-			again = append(again, control.Journal{At: names[n].at, Names: []string{n}})
+		for _, n := range owners[o] {
+			again = append(again, control.Journal{At: names[n].at, Table: o.table, Names: []string{n}})
 		}
-		if err := s.Log.Append(ctx, topic, again...); err != nil {
+		if err := s.Log.Append(ctx, o.topic, again...); err != nil {
 			return err
 		}
 	}
@@ -129,14 +137,18 @@ func (s *Sweeper) Sweep(ctx context.Context, index int32, now time.Time) error {
 	return nil
 }
 
-// files deletes those of names that the topic's table does not have.
-func (s *Sweeper) files(ctx context.Context, topic uuid.UUID, names []string) error {
+// files deletes those of names that the topic's table does not have, if it still is that table.
+func (s *Sweeper) files(ctx context.Context, topic, table uuid.UUID, names []string) error {
 	t, locator, err := s.Load(ctx, topic)
 	if errors.Is(err, errNoTopic) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("table of topic %s: %w", topic, err)
+	}
+	if (t == nil || t.Metadata().TableUUID() != table) && !invariant.Off("sweep-knows-table") {
+		s.Logger.Info("files of a table that the topic does not have any more are left alone", "topic_id", topic, "table", table, "files", len(names))
+		return nil
 	}
 	dead := map[string]bool{}
 	for _, n := range names {

@@ -266,9 +266,9 @@ func TestSweepDeletesWhatNoCommitAdopted(t *testing.T) {
 	}
 	swept := &sweepLog{topic: p.topic}
 	now := time.Now()
-	swept.events = []control.Event{control.Journal{At: now.Add(-2 * time.Hour), Names: names}}
+	swept.events = []control.Event{control.Journal{At: now.Add(-2 * time.Hour), Table: tab.Metadata().TableUUID(), Names: names}}
 	// Named again a minute ago: a worker still holds it.
-	swept.events = append(swept.events, control.Journal{At: now.Add(-time.Minute), Names: []string{orphan}})
+	swept.events = append(swept.events, control.Journal{At: now.Add(-time.Minute), Table: tab.Metadata().TableUUID(), Names: []string{orphan}})
 	p.sweep(swept, now)
 	if _, err := b.Get(t.Context(), key, 0, -1); err != nil {
 		t.Fatalf("file of a living worker: %v", err)
@@ -278,18 +278,55 @@ func TestSweepDeletesWhatNoCommitAdopted(t *testing.T) {
 	}
 
 	// Offered a minute ago; and then a sweep could not ask the table, and entered it as it was.
-	answer := control.Answer{At: now.Add(-time.Minute), Files: []control.File{{Data: []control.DataFile{{Location: orphan}}}}}
+	answer := control.Answer{At: now.Add(-time.Minute), Table: tab.Metadata().TableUUID(), Files: []control.File{{Data: []control.DataFile{{Location: orphan}}}}}
 	swept.events = []control.Event{swept.events[0], answer, swept.events[0]}
 	p.sweep(swept, now)
 	if _, err := b.Get(t.Context(), key, 0, -1); err != nil {
 		t.Fatalf("file that a worker offered: %v", err)
 	}
-	swept.events = []control.Event{control.Journal{At: now.Add(-2 * time.Hour), Names: names}}
+	swept.events = []control.Event{control.Journal{At: now.Add(-2 * time.Hour), Table: tab.Metadata().TableUUID(), Names: names}}
 	p.sweep(swept, now)
 	if _, err := b.Get(t.Context(), key, 0, -1); !errors.Is(err, objectstore.ErrNotFound) {
 		t.Errorf("file that nobody adopted: %v, want not found", err)
 	}
 	p.exact(10, 0)
+}
+
+// A table that somebody renamed, or that the topic left for another, keeps its files, though the
+// coordinator died before it could say that they were adopted: there is nobody to ask who names them.
+func TestSweepLeavesTheFilesOfATableThatIsNotThere(t *testing.T) {
+	p := newPath(t, 1)
+	p.start()
+	p.produce(10)
+	tab := p.committed()
+	p.crash()
+	var names []string
+	for n := range planned(t, tab) {
+		names = append(names, n)
+	}
+	now := time.Now()
+	swept := &sweepLog{topic: p.topic, events: []control.Event{control.Journal{At: now.Add(-2 * time.Hour), Table: tab.Metadata().TableUUID(), Names: names}}}
+	there := func(when string) {
+		t.Helper()
+		p.sweep(swept, now)
+		for _, n := range names {
+			b, key, err := p.locator.Resolve(t.Context(), n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := b.Get(t.Context(), key, 0, 1); err != nil {
+				t.Errorf("%s: %s: %v", when, n, err)
+			}
+		}
+	}
+	if err := p.catalog.Drop(t.Context(), p.ident()); err != nil { // as a rename does to the name
+		t.Fatal(err)
+	}
+	there("no table of the name")
+	if _, err := p.catalog.Create(t.Context(), p.ident(), tab.Schema(), nil); err != nil {
+		t.Fatal(err)
+	}
+	there("another table of the name")
 }
 
 // Whatever a process was about when it died, and whatever its catalog answered, after the grace the

@@ -654,7 +654,7 @@ func (w *Worker) answer(ctx context.Context) {
 	if w.upto < 0 {
 		w.upto = len(w.gen.files)
 	}
-	a := control.Answer{Epoch: w.request.Epoch, Commit: w.request.Commit, At: time.Now(), Worker: w.id, Partitions: w.indexes()}
+	a := control.Answer{Epoch: w.request.Epoch, Commit: w.request.Commit, At: time.Now(), Table: w.table.UUID, Worker: w.id, Partitions: w.indexes()}
 	var size int64
 	for i, f := range w.gen.files[:w.upto] {
 		if !f.done {

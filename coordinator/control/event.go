@@ -133,6 +133,7 @@ type (
 		Epoch      int32
 		Commit     uuid.UUID
 		At         time.Time
+		Table      uuid.UUID
 		Worker     uuid.UUID
 		Partitions []int32 // those that the worker speaks for, also without a file
 		Files      []File

@@ -32,15 +32,15 @@ import (
 //	5 refused    epoch, writer, reason
 //	6 pending    worker 16, since, full
 //	7 request    epoch, commit 16, next offsets
-//	8 answer     epoch, commit 16, at, worker 16, partitions, since, files
+//	8 answer     epoch, commit 16, at, table 16, worker 16, partitions, since, files
 //	9 journal    at, table 16, names
 //	10 committed epoch, commit 16, snapshot, next offsets, names
 //
 // Versions: 1, the first, whose tables have no partitions: table lacks the spec as JSON, and
 // a file in answer is one location and entry, and lacks the spec. 2 has both. 3 has the time of
 // an answer. In 4 a writer is a schema id and the indexes of a message; before, the id alone. In 5
-// its format, the text of a schema and whether it writes keys follow, and table has what follows the
-// next offsets.
+// its format, the text of a schema and whether it writes keys follow, table has what follows the
+// next offsets, and answer its table.
 const (
 	eventMagic   = "TCTL"
 	eventVersion = 5
@@ -272,6 +272,7 @@ func (e Answer) appendBody(dst []byte) []byte {
 	dst = appendInt(dst, int64(e.Epoch))
 	dst = append(dst, e.Commit[:]...)
 	dst = appendTime(dst, e.At)
+	dst = append(dst, e.Table[:]...)
 	dst = append(dst, e.Worker[:]...)
 	dst = appendInts(dst, e.Partitions)
 	dst = appendTime(dst, e.Since)
@@ -343,6 +344,9 @@ func parseBody(version byte, k kind, src []byte) (Event, error) {
 		a := Answer{Epoch: d.int32(), Commit: d.uuid()}
 		if version >= 3 {
 			a.At = d.time()
+		}
+		if version >= 5 {
+			a.Table = d.uuid()
 		}
 		a.Worker, a.Partitions, a.Since, a.Files = d.uuid(), d.ints(), d.time(), d.files()
 		e = a
@@ -652,6 +656,9 @@ func Describe(e Event) string {
 		line("commit", "%s", e.Commit)
 		if !e.At.IsZero() {
 			line("at", "%s", stamp(e.At))
+		}
+		if e.Table != uuid.Nil {
+			line("table", "%s", e.Table)
 		}
 		line("worker", "%s", e.Worker)
 		line("partitions", "%v", e.Partitions)

@@ -34,7 +34,7 @@ var examples = []struct {
 	{"refused", Refused{7, Writer{Schema: 42}, "column id is long, the writer has string"}},
 	{"pending", Pending{worker, at, true}},
 	{"request", Request{7, commit, []Offset{{0, 10}}}},
-	{"answer", Answer{7, commit, time.Time{}, worker, []int32{0, 3}, []File{
+	{"answer", Answer{7, commit, time.Time{}, uuid.Nil, worker, []int32{0, 3}, []File{
 		{[]DataFile{{"s3://bucket/warehouse/default/t/data/1.parquet", []byte{1, 2, 3}}}, 1, 0, 20, 4096, []Range{{0, 10, 30, 0, 18, 2}, {3, 7, 9, 5, 2, 0}}},
 		{nil, 0, 0, 0, 0, []Range{{0, 30, 31, 0, 0, 1}}},
 	}, at}},
@@ -48,7 +48,7 @@ var partitioned = []struct {
 	event Event
 }{
 	{"table-partitioned", Table{7, tab, "s3://bucket/warehouse/default/t/data", 2, 3, []byte(`{"spec-id":3,"fields":[]}`), 9, "_kafka", false, nil, []byte(`{"type":"struct"}`), nil, nil, nil, nil}},
-	{"answer-partitioned", Answer{7, commit, time.Time{}, worker, []int32{0}, []File{
+	{"answer-partitioned", Answer{7, commit, time.Time{}, uuid.Nil, worker, []int32{0}, []File{
 		{[]DataFile{{"s3://bucket/t/1.parquet", []byte{1}}, {"s3://bucket/t/2.parquet", []byte{2}}}, 1, 3, 20, 8192, []Range{{0, 10, 30, 0, 20, 0}}},
 	}, at}},
 }
@@ -58,7 +58,7 @@ var timed = []struct {
 	name  string
 	event Event
 }{
-	{"answer-timed", Answer{7, commit, at, worker, []int32{0, 1}, nil, at}},
+	{"answer-timed", Answer{7, commit, at, uuid.Nil, worker, []int32{0, 1}, nil, at}},
 }
 
 // messages has what came with version 4.
@@ -80,6 +80,7 @@ var formats = []struct {
 	{"needed-text", Needed{Writer{Format: FormatJSON, Text: `{"type":"object"}`}}},
 	{"refused-key", Refused{7, Writer{Format: FormatBytes, Key: true}, "column _key is long, the writer has binary"}},
 	{"table-writing", Table{Epoch: 7, UUID: tab, FormatVersion: 2, Order: []byte(`{"order-id":1,"fields":[]}`), Writing: []Property{{"write.parquet.compression-codec", "gzip"}}}},
+	{"answer-of-table", Answer{7, commit, at, tab, worker, []int32{0, 1}, nil, at}},
 	{"table-mapping", Table{Epoch: 7, UUID: tab, FormatVersion: 2, NewColumns: true, Former: []FormerName{{3, "a"}, {3, "b"}, {7, "c"}}}},
 }
 

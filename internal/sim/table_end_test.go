@@ -466,7 +466,7 @@ func (l *tableLife) readLetters() (map[place]map[int64]int, error) {
 }
 
 // swept waits until the files that no commit adopted are deleted, and no others. Those of a
-// topic that is gone stay, as do all if the control topic was lost.
+// topic or of a table that is gone stay, as do all if the control topic was lost.
 func (l *tableLife) swept() error {
 	w := l.n.w
 	for _, act := range w.plan.admin {
@@ -485,6 +485,11 @@ func (l *tableLife) swept() error {
 	}
 	if err := w.missing(t); err != nil {
 		return fmt.Errorf("after the sweep: %w", err)
+	}
+	for _, m := range h.metas {
+		if m.TableUUID() != t.Metadata().TableUUID() {
+			return nil
+		}
 	}
 	for after := ""; ; {
 		page, err := w.disk.List(w.failing, "warehouse/default/"+l.topic().table[1]+"/", after)
