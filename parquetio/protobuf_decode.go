@@ -135,6 +135,14 @@ func (b *Builder) value(f *protobufField, p []byte, i, base int) int {
 			c.present()
 		}
 	case shapeFolded:
+		// Each occurrence is a message by itself: two that are none could be one together.
+		for at := from; at < to; {
+			_, _, n := protowire.ConsumeField(p[at:to])
+			if n < 0 {
+				return b.failed(f.col, at, reasonField)
+			}
+			at += n
+		}
 		if whole := b.folded[f.slot]; whole != nil {
 			b.folded[f.slot] = append(whole, p[from:to]...)
 		} else {

@@ -532,3 +532,20 @@ func FuzzParseProtobuf(f *testing.F) {
 		writeFile(t, table, WriterConfig{}, finish(t, b))
 	})
 }
+
+// A message that becomes one value may come in parts, each a message by itself. Bytes that are a
+// message only when they are put together are refused, as Google's decoder does.
+func TestProtobufPartsAreMessages(t *testing.T) {
+	r := rigOf(t, mustProtobuf(t, one3("google.protobuf.Timestamp t = 1;")))
+	seconds := varintField(1, 300)
+	for cut := 1; cut < len(seconds); cut++ {
+		var bad *DecodeError
+		if err := r.builder.Append(r.decoder, cat(bytesField(1, seconds[:cut]), bytesField(1, seconds[cut:])), RecordMeta{}); !errors.As(err, &bad) || bad.Reason != reasonField {
+			t.Errorf("cut at %d: error %v", cut, err)
+		}
+	}
+	r.append(cat(bytesField(1, seconds), bytesField(1, varintField(2, 5000))))
+	if rows := r.rows(); len(rows) != 1 || rows[0]["t"] != int64(300_000_005) {
+		t.Errorf("rows %v", rows)
+	}
+}
