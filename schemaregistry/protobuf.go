@@ -17,6 +17,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protodesc"
 	"google.golang.org/protobuf/types/descriptorpb"
+
+	"github.com/tabletopic/tabletopic/internal/protofile"
 )
 
 // protobufFile is the path of a schema while it is compiled. Nothing imports it.
@@ -226,7 +228,7 @@ func compileProtobuf(root protocompile.SearchResult, dependencies []Dependency) 
 				return protocompile.SearchResult{Source: strings.NewReader(d.Text)}, nil
 			}
 		}
-		if text, ok := confluentProtobuf[path]; ok {
+		if text, ok := protofile.BuiltIn[path]; ok {
 			return protocompile.SearchResult{Source: strings.NewReader(text)}, nil
 		}
 		return protocompile.SearchResult{}, fmt.Errorf("no reference has the name %q: %w", path, fs.ErrNotExist)
@@ -280,37 +282,4 @@ func serializedProtobuf(text string, dependencies []Dependency) (string, error) 
 	}
 	b, err := serialized.Marshal(descriptorOf(file))
 	return base64.StdEncoding.EncodeToString(b), err
-}
-
-// confluentProtobuf are the files that serializers take for built in, besides Google's.
-var confluentProtobuf = map[string]string{
-	"confluent/meta.proto": `syntax = "proto3";
-package confluent;
-import "google/protobuf/descriptor.proto";
-message Meta {
-  string doc = 1;
-  map<string, string> params = 2;
-  repeated string tags = 3;
-  repeated Rule rules = 4;
-}
-message Rule {
-  string name = 1;
-  string doc = 2;
-  string expr = 3;
-  string sql = 4;
-}
-extend google.protobuf.FileOptions { Meta file_meta = 1088; }
-extend google.protobuf.MessageOptions { Meta message_meta = 1088; }
-extend google.protobuf.FieldOptions { Meta field_meta = 1088; }
-extend google.protobuf.EnumOptions { Meta enum_meta = 1088; }
-extend google.protobuf.EnumValueOptions { Meta enum_value_meta = 1088; }
-`,
-	"confluent/type/decimal.proto": `syntax = "proto3";
-package confluent.type;
-message Decimal {
-  bytes value = 1;
-  uint32 precision = 2;
-  int32 scale = 3;
-}
-`,
 }

@@ -48,7 +48,7 @@ func Compile(text string, find func(path string) (string, bool)) (protoreflect.F
 			source, ok = find(path)
 		}
 		if !ok {
-			if source, ok = builtIn[path]; !ok {
+			if source, ok = BuiltIn[path]; !ok {
 				return protocompile.SearchResult{}, fmt.Errorf("import %q: no reference of the schema has this name: %w", path, protoregistry.NotFound)
 			}
 		}

@@ -87,3 +87,12 @@ func TestHostileSchemas(t *testing.T) {
 		}
 	}
 }
+
+// Rules on a field, which serializers give it by an option that nobody registers, are understood.
+func TestRulesOfAField(t *testing.T) {
+	const text = `syntax = "proto3"; import "confluent/meta.proto";
+		message M { string a = 1 [(confluent.field_meta) = {doc: "d", rules: [{name: "n", expr: "size(this) > 0"}]}]; }`
+	if _, err := Compile(text, func(string) (string, bool) { return "", false }); err != nil {
+		t.Error(err)
+	}
+}
