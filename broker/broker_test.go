@@ -80,7 +80,7 @@ func startOn(t testing.TB, cfg Config, set *partition.Set, meta *metadata.Store,
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := b.Close(ctx); err != nil {
 			t.Errorf("close: %v", err)
@@ -112,17 +112,17 @@ func (b *testBroker) client(t testing.TB, opts ...kgo.Opt) *kgo.Client {
 	return cl
 }
 
-// eventually waits until ok, for at most ten seconds.
+// eventually waits until ok, for at most a minute.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	for !ok() {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("%s: not within 10 s", what)
+			t.Fatalf("%s: not within a minute", what)
 		}
 	}
 }
@@ -245,7 +245,7 @@ func TestProduceAndConsume(t *testing.T) {
 	next := map[int32]int64{}
 	values := map[string]bool{}
 	for len(values) < perCodec*len(codecs) {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		fetches := cl.PollFetches(ctx)
 		cancel()
 		if err := fetches.Err(); err != nil {
@@ -622,4 +622,4 @@ func TestCloseAnswersWhatWasRead(t *testing.T) {
 	}
 }
 
-func deadline() time.Time { return time.Now().Add(10 * time.Second) }
+func deadline() time.Time { return time.Now().Add(time.Minute) }

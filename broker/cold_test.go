@@ -50,7 +50,7 @@ func startCold(t *testing.T, partitions int, cfg streamstore.Config) *coldBroker
 		var once sync.Once
 		return set, store.Node(), func() {
 			once.Do(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 				defer cancel()
 				if err := set.Close(ctx); err != nil {
 					t.Errorf("close partitions: %v", err)

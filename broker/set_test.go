@@ -34,7 +34,7 @@ func openSetOn(t testing.TB, bucket objectstore.Bucket) (*partition.Set, *metada
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := set.Close(ctx); err != nil {
 			t.Errorf("close partitions: %v", err)

@@ -331,7 +331,7 @@ func (c avroCase) produce(t *testing.T, s *server) {
 // await waits until each record is a row or a dead letter.
 func (c avroCase) await(t *testing.T, s *server) {
 	t.Helper()
-	waitForTable(t, s, c.topic, int64(len(c.records))-c.dead, 60*time.Second)
+	waitForTable(t, s, c.topic, int64(len(c.records))-c.dead, 3*time.Minute)
 	if c.dead == 0 {
 		return
 	}

@@ -179,7 +179,7 @@ func (c *chaos) checkObjects() {
 	if out, code := s.cli("", "object", "check"); code != 0 {
 		c.t.Errorf("object check: exit %d\n%s", code, out)
 	}
-	eventually(c.t, 60*time.Second, "no orphans in the bucket", func() error {
+	eventually(c.t, 3*time.Minute, "no orphans in the bucket", func() error {
 		out, code := s.cli("", "object", "list", "--state", "orphaned", "--output", "json")
 		if code != 0 || out != "" {
 			return fmt.Errorf("exit %d\n%s", code, out)

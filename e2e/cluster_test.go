@@ -55,7 +55,7 @@ func TestTwoServersOneDatabase(t *testing.T) {
 	produce(servers[1], "events1")
 	for i, s := range servers {
 		topic := fmt.Sprint("events", i+1)
-		waitForTable(t, servers[1-i], topic, 2*each, 60*time.Second)
+		waitForTable(t, servers[1-i], topic, 2*each, 3*time.Minute)
 		if out, code := s.cli("", "table", "verify", topic, "--deep"); code != 0 {
 			t.Errorf("verify %s: exit %d\n%s", topic, code, out)
 		}

@@ -235,7 +235,7 @@ func checkLog(t *testing.T, log map[place]string, acked, seen *acks) {
 			t.Errorf("acknowledged %q at %v, the log has %q", v, p, log[p])
 		}
 	}
-	eventually(t, 60*time.Second, "the consumer has seen the log", func() error {
+	eventually(t, 3*time.Minute, "the consumer has seen the log", func() error {
 		seen.mu.Lock()
 		defer seen.mu.Unlock()
 		for p, v := range log {
@@ -259,7 +259,7 @@ func checkTable(t *testing.T, l *lake, s *server, topic string, log map[place]st
 			good++
 		}
 	}
-	waitForTable(t, s, topic, good, 60*time.Second)
+	waitForTable(t, s, topic, good, 3*time.Minute)
 	rows := l.query(t, s, "duckdb", `SELECT id, text, _kafka."partition" AS p, _kafka."offset" AS o FROM ice.default.`+topic)
 	checkRows(t, s, topic, rows, log)
 }

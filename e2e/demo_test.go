@@ -93,7 +93,7 @@ func TestExampleQueries(t *testing.T) {
 	l.queryEnv = sharedEngines(t)
 	s.createTopic("clicks", 2, 500*time.Millisecond)
 	produceExample(t, s, "python", "clicks", 0, 1203)
-	waitForTable(t, s, "clicks", 1203, 60*time.Second)
+	waitForTable(t, s, "clicks", 1203, 3*time.Minute)
 	want := "/page/0\t3\n/page/1\t3\n/page/10\t3\n/page/100\t3\n/page/101\t3\n"
 	jars, err := os.ReadFile(filepath.Join(lab.Home(), "spark", "classpath"))
 	if err != nil {

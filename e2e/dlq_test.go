@@ -33,7 +33,7 @@ func unknownLetters(t *testing.T, s *server, topic string, partitions, n, size i
 	if err := cl.Flush(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 60*time.Second, "dead letters", func() error {
+	eventually(t, 3*time.Minute, "dead letters", func() error {
 		if got := len(dlqList(t, s, topic)); got != n {
 			return fmt.Errorf("%d of %d", got, n)
 		}
@@ -84,7 +84,7 @@ func TestDeadLettersAreReplayed(t *testing.T) {
 	}
 	header := unknownLetters(t, s, "events", 2, 40, 10)
 	produceAll(t, s, "events", []byte("never good"))
-	eventually(t, 30*time.Second, "the last letter", func() error {
+	eventually(t, 2*time.Minute, "the last letter", func() error {
 		if got := dlqList(t, s, "events", "--cause", "no-magic-byte"); len(got) != 1 || got[0].SourceOffset != 20 {
 			return fmt.Errorf("%+v", got)
 		}
@@ -104,7 +104,7 @@ func TestDeadLettersAreReplayed(t *testing.T) {
 	replay("replayed 5 dead letters", "--limit", "5", "--cause", "unknown-schema")
 	replay("replayed 35 dead letters", "--cause", "unknown-schema")
 	replay("replayed 0 dead letters", "--cause", "unknown-schema")
-	waitForTable(t, s, "events", 40, 60*time.Second)
+	waitForTable(t, s, "events", 40, 3*time.Minute)
 	checkReplayed(t, s, "events", 2, 40)
 	for _, l := range dlqList(t, s, "events") {
 		if l.Replayed != (l.Cause == "unknown-schema") {
@@ -112,7 +112,7 @@ func TestDeadLettersAreReplayed(t *testing.T) {
 		}
 	}
 	replay("replayed 1 dead letters") // and it is a dead letter again
-	eventually(t, 30*time.Second, "the letter that is one again", func() error {
+	eventually(t, 2*time.Minute, "the letter that is one again", func() error {
 		if got := dlqList(t, s, "events", "--cause", "no-magic-byte"); len(got) != 2 || !got[0].Replayed || got[1].Replayed {
 			return fmt.Errorf("%+v", got)
 		}
@@ -219,6 +219,6 @@ func TestKilledReplayReplaysOnce(t *testing.T) {
 		t.Errorf("the replay was killed %d times only: this proves little", killed)
 	}
 	t.Logf("killed %d times", killed)
-	waitForTable(t, s, "events", n, 120*time.Second)
+	waitForTable(t, s, "events", n, 3*time.Minute)
 	checkReplayed(t, s, "events", 1, n)
 }

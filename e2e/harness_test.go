@@ -127,7 +127,7 @@ func (s *server) launch() error {
 
 func (s *server) waitReady() {
 	s.t.Helper()
-	eventually(s.t, 60*time.Second, "server ready", func() error {
+	eventually(s.t, 3*time.Minute, "server ready", func() error {
 		select {
 		case <-s.exited:
 			s.t.Fatalf("server ended with code %d:\n%s", s.cmd.ProcessState.ExitCode(), s.log.tail(8<<10))

@@ -74,7 +74,7 @@ func TestMovesUnderLoad(t *testing.T) {
 	flows := func(what string) { // the cluster takes records in every partition
 		t.Helper()
 		before := acked.ends()
-		eventually(t, 60*time.Second, what+": records are taken", func() error {
+		eventually(t, 3*time.Minute, what+": records are taken", func() error {
 			for p, end := range acked.ends() {
 				if end <= before[p] {
 					return fmt.Errorf("none in partition %d", p)
@@ -86,7 +86,7 @@ func TestMovesUnderLoad(t *testing.T) {
 			return nil
 		})
 	}
-	eventually(t, 60*time.Second, "records in all partitions", func() error {
+	eventually(t, 3*time.Minute, "records in all partitions", func() error {
 		if n := len(acked.ends()); n < partitions {
 			return fmt.Errorf("in %d", n)
 		}

@@ -51,7 +51,7 @@ func TestObjectListAndCheck(t *testing.T) {
 	}
 	var victim node.ObjectStatus
 	var lost node.RangeStatus
-	eventually(t, 30*time.Second, "records in objects", func() error {
+	eventually(t, 2*time.Minute, "records in objects", func() error {
 		for _, o := range s.objects("--state", "referenced") {
 			for _, r := range o.Ranges {
 				if r.Of == topic+"-0" && r.End == 20 {
@@ -136,7 +136,7 @@ func TestObjectListAndCheck(t *testing.T) {
 	if err := os.Chtimes(path(stray), old, old); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 30*time.Second, "orphan swept", func() error {
+	eventually(t, 2*time.Minute, "orphan swept", func() error {
 		if _, err := os.Stat(path(stray)); !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("it is there: %w", err)
 		}

@@ -51,7 +51,7 @@ func TestWhatRecordsAre(t *testing.T) {
 		"blobs": {1, "SELECT octet_length(value) AS n FROM ice.default.blobs", "n\n2\n"},
 		"bare":  {3, `SELECT id, text, _key.id AS k FROM ice.default.bare`, "id,text,k\n1,x,7\n2,y,9\nNULL,NULL,8\n"},
 	} {
-		waitForTable(t, s, topic, c.rows, 60*time.Second)
+		waitForTable(t, s, topic, c.rows, 3*time.Minute)
 		if got := l.query(t, s, "duckdb", c.sql); got != c.want {
 			t.Errorf("%s:\n%swant\n%s", topic, got, c.want)
 		}
@@ -78,7 +78,7 @@ func TestTableBeginsAtLatest(t *testing.T) {
 	s.kill()
 	s.start()
 	produceAll(t, s, "lines", []byte("after"))
-	waitForTable(t, s, "lines", 1, 60*time.Second)
+	waitForTable(t, s, "lines", 1, 3*time.Minute)
 	if out, code := s.cli("", "table", "verify", "lines", "--deep"); code != 0 || !strings.Contains(out, "offsets 0 to 2 are not in the table: start") {
 		t.Errorf("table verify: exit %d\n%s", code, out)
 	}
@@ -123,7 +123,7 @@ func TestTopicDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	produceAll(t, s, "prod.orders", []byte("one"), []byte{0xff})
-	waitForTable(t, s, "prod.orders", 1, 60*time.Second)
+	waitForTable(t, s, "prod.orders", 1, 3*time.Minute)
 	var status struct{ Table string }
 	if err := s.api("/api/tables/prod.orders", &status); err != nil || status.Table != "lake.raw.orders" {
 		t.Errorf("table %q, %v", status.Table, err)
@@ -182,7 +182,7 @@ func TestSchemasByGUIDInHeaders(t *testing.T) {
 	s := l.server(t)
 	s.createTopic("events", 1, 500*time.Millisecond, "table.topic.key.format", "schema-id")
 	run(t, nil, python(), "-c", headerProducer, s.kafka, s.registryURL())
-	waitForTable(t, s, "events", 10, 60*time.Second)
+	waitForTable(t, s, "events", 10, 3*time.Minute)
 	got := l.query(t, s, "duckdb", `SELECT count(*) AS n, sum(id) AS ids, sum(_key.id) AS keys, max(text) AS text, any_value(len(_kafka.headers)) AS headers FROM ice.default.events`)
 	if want := "n,ids,keys,text,headers\n10,45,5,t9,2\n"; got != want {
 		t.Errorf("got\n%swant\n%s", got, want)

@@ -63,11 +63,11 @@ func TestTableStates(t *testing.T) {
 	stop := lab.IcebergRESTOn(t, port, data, warehouse, "")
 	s := startServer(t, "--catalog-uri", fmt.Sprintf("http://127.0.0.1:%d", port))
 	s.createTopic("events", 2, time.Second)
-	stateOf(t, s, "events", "waiting", 30*time.Second)
+	stateOf(t, s, "events", "waiting", 2*time.Minute)
 	header := registerSchema(t, s, "events-value", eventSchema)
 	produceAll(t, s, "events", encoded(t, header, eventSchema, event{1, "x"}), []byte("not Avro"))
-	waitForTable(t, s, "events", 1, 60*time.Second)
-	ok := stateOf(t, s, "events", "ok", 10*time.Second)
+	waitForTable(t, s, "events", 1, 3*time.Minute)
+	ok := stateOf(t, s, "events", "ok", time.Minute)
 	if ok.Snapshot == 0 || ok.Committed == nil || ok.Rows != 1 || ok.LagRecords != 0 || ok.DeadLetters["no-magic-byte"] != 1 || len(ok.Partitions) != 2 || ok.Message != "" {
 		t.Errorf("%+v", ok)
 	}
@@ -80,7 +80,7 @@ func TestTableStates(t *testing.T) {
 
 	stop()
 	produceAll(t, s, "events", encoded(t, header, eventSchema, event{2, "x"}))
-	ill := stateOf(t, s, "events", "degraded", 60*time.Second, "connection refused")
+	ill := stateOf(t, s, "events", "degraded", 3*time.Minute, "connection refused")
 	if ill.Since == nil || ill.LagRecords < 1 || ill.LagMillis < 1 || ill.Rows != 1 {
 		t.Errorf("%+v", ill)
 	}
@@ -99,8 +99,8 @@ func TestTableStates(t *testing.T) {
 	}
 
 	lab.IcebergRESTOn(t, port, data, warehouse, "")
-	waitForTable(t, s, "events", 2, 60*time.Second)
-	if again := stateOf(t, s, "events", "ok", 10*time.Second); again.LagRecords != 0 || again.LagMillis != 0 {
+	waitForTable(t, s, "events", 2, 3*time.Minute)
+	if again := stateOf(t, s, "events", "ok", time.Minute); again.LagRecords != 0 || again.LagMillis != 0 {
 		t.Errorf("%+v", again)
 	}
 	if code, _ := fetched(t, s, "/readyz?tables=required"); code != http.StatusOK {
@@ -135,25 +135,25 @@ func TestCatalogHangsOrRefuses(t *testing.T) {
 	s.createTopic("events", 1, time.Second, "table.topic.stuck.lags=3")
 	header := registerSchema(t, s, "events-value", eventSchema)
 	produceAll(t, s, "events", encoded(t, header, eventSchema, event{1, "x"}))
-	waitForTable(t, s, "events", 1, 60*time.Second)
+	waitForTable(t, s, "events", 1, 3*time.Minute)
 
 	mode.Store(hangs)
 	produceAll(t, s, "events", encoded(t, header, eventSchema, event{2, "x"}))
-	stateOf(t, s, "events", "degraded", 60*time.Second, "the catalog has not answered")
+	stateOf(t, s, "events", "degraded", 3*time.Minute, "the catalog has not answered")
 	mode.Store(open)
 	close(released)
-	waitForTable(t, s, "events", 2, 90*time.Second)
-	stateOf(t, s, "events", "ok", 30*time.Second)
+	waitForTable(t, s, "events", 2, 3*time.Minute)
+	stateOf(t, s, "events", "ok", 2*time.Minute)
 
 	mode.Store(conflicts)
 	produceAll(t, s, "events", encoded(t, header, eventSchema, event{3, "x"}))
-	ill := stateOf(t, s, "events", "stuck", 60*time.Second, "no commit came")
+	ill := stateOf(t, s, "events", "stuck", 3*time.Minute, "no commit came")
 	if ill.UnwrittenRecords != 0 || ill.LagRecords != 1 || ill.Waiting == 0 {
 		t.Errorf("%+v, want a written file that waits", ill)
 	}
 	mode.Store(open)
-	waitForTable(t, s, "events", 3, 60*time.Second)
-	stateOf(t, s, "events", "ok", 30*time.Second)
+	waitForTable(t, s, "events", 3, 3*time.Minute)
+	stateOf(t, s, "events", "ok", 2*time.Minute)
 }
 
 // A table that somebody rolled back is paused, and says what to do; when that is done it
@@ -166,7 +166,7 @@ func TestPausedTableAndForeignRows(t *testing.T) {
 	header := registerSchema(t, s, "events-value", eventSchema)
 	for i := range int64(4) {
 		produceAll(t, s, "events", encoded(t, header, eventSchema, event{i, "x"}))
-		waitForTable(t, s, "events", i+1, 60*time.Second)
+		waitForTable(t, s, "events", i+1, 3*time.Minute)
 	}
 	foreign := func(code string) {
 		t.Helper()
@@ -208,15 +208,15 @@ ids = [s.snapshot_id for s in table.metadata.snapshots]
 table.manage_snapshots().rollback_to_snapshot(ids[1]).commit()
 `)
 	produceAll(t, s, "events", encoded(t, header, eventSchema, event{9, "x"}))
-	stateOf(t, s, "events", "paused", 60*time.Second, "table.topic.on.rewind")
+	stateOf(t, s, "events", "paused", 3*time.Minute, "table.topic.on.rewind")
 	if r, code := report("--deep"); code != 1 || r.Partitions[0].Lost == 0 {
 		t.Errorf("rolled back: exit %d: %+v", code, r)
 	}
 	if out, code := s.cli("", "topic", "alter", "events", "--config", "table.topic.on.rewind=replay"); code != 0 {
 		t.Fatal(out)
 	}
-	waitForTable(t, s, "events", 5, 60*time.Second)
-	stateOf(t, s, "events", "ok", 30*time.Second)
+	waitForTable(t, s, "events", 5, 3*time.Minute)
+	stateOf(t, s, "events", "ok", 2*time.Minute)
 	if r, code := report("--deep"); code != 0 {
 		t.Errorf("after the replay: exit %d: %+v", code, r)
 	}

@@ -71,13 +71,13 @@ func TestAddedFieldBecomesColumn(t *testing.T) {
 	nick, zip := "ada", 12345
 	h1 := registerSchema(t, s, "people-value", v1)
 	produceAll(t, s, "people", encoded(t, h1, v1, person1{1, home1{"Rome"}}), encoded(t, h1, v1, person1{2, home1{"Oslo"}}))
-	waitForTable(t, s, "people", 2, 60*time.Second)
+	waitForTable(t, s, "people", 2, 3*time.Minute)
 	h2 := registerSchema(t, s, "people-value", v2)
 	produceAll(t, s, "people",
 		encoded(t, h2, v2, person2{3, &nick, home2{"Bonn", &zip}}),
 		encoded(t, h1, v1, person1{4, home1{"Lima"}}),
 		encoded(t, h2, v2, person2{5, nil, home2{"Bern", nil}}))
-	waitForTable(t, s, "people", 5, 60*time.Second)
+	waitForTable(t, s, "people", 5, 3*time.Minute)
 	want := "id,nick,city,zip\n1,NULL,Rome,NULL\n2,NULL,Oslo,NULL\n3,ada,Bonn,12345\n4,NULL,Lima,NULL\n5,NULL,Bern,NULL\n"
 	if got := l.query(t, s, "duckdb", "SELECT id, nick, home.city AS city, home.zip AS zip FROM ice.default.people"); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
@@ -102,7 +102,7 @@ func TestCatalogAway(t *testing.T) {
 		return out
 	}
 	produceAll(t, s, "events", values(0, 100)...)
-	waitForTable(t, s, "events", 100, 60*time.Second)
+	waitForTable(t, s, "events", 100, 3*time.Minute)
 	stop()
 
 	produced, slowest := 100, time.Duration(0)
@@ -126,7 +126,7 @@ func TestCatalogAway(t *testing.T) {
 		slowest = max(slowest, time.Since(begin))
 	}
 	lab.IcebergRESTOn(t, port, data, warehouse, "")
-	waitForTable(t, s, "events", int64(produced), 60*time.Second)
+	waitForTable(t, s, "events", int64(produced), 3*time.Minute)
 	t.Logf("%d records, ten took %s at most", produced, slowest)
 	got := run(t, nil, "lab/query", "duckdb", "--uri", uri, "--sort", "SELECT count(*) AS n, count(DISTINCT id) AS ids, sum(id) AS total FROM ice.default.events")
 	want := fmt.Sprintf("n,ids,total\n%d,%d,%d\n", produced, produced, produced*(produced-1)/2)
@@ -156,7 +156,7 @@ func TestBadPayloads(t *testing.T) {
 		[]byte{},
 		nil, // a tombstone is a row without values
 		good(1))
-	waitForTable(t, s, "events", 3, 60*time.Second)
+	waitForTable(t, s, "events", 3, 3*time.Minute)
 	got := l.query(t, s, "duckdb", `SELECT id, text, _kafka."offset" AS o FROM ice.default.events`)
 	if want := "id,text,o\n0,good,0\n1,good,7\nNULL,NULL,6\n"; got != want {
 		t.Errorf("table\n%swant\n%s", got, want)
@@ -222,7 +222,7 @@ func TestRefusedRequests(t *testing.T) {
 		s.createTopic(topic, 1, 500*time.Millisecond)
 		header := registerSchema(t, s, topic+"-value", eventSchema)
 		produceAll(t, s, topic, encoded(t, header, eventSchema, event{1, topic}))
-		waitForTable(t, s, topic, 1, 60*time.Second)
+		waitForTable(t, s, topic, 1, 3*time.Minute)
 		var status struct{ Table string }
 		if err := s.api("/api/tables/"+topic, &status); err != nil || !strings.HasSuffix(status.Table, table) {
 			t.Errorf("topic %s is table %q, %v; want %s", topic, status.Table, err, table)
@@ -236,7 +236,7 @@ func TestRefusedRequests(t *testing.T) {
 	}
 	header := registerSchema(t, s, "Orders.v1-value", eventSchema)
 	produceAll(t, s, "Orders.v1", encoded(t, header, eventSchema, event{2, "still here"}))
-	waitForTable(t, s, "Orders.v1", 2, 60*time.Second)
+	waitForTable(t, s, "Orders.v1", 2, 3*time.Minute)
 }
 
 // On a full disk produce is told that it timed out, the server says why and stays up, and
@@ -286,7 +286,7 @@ func TestFullDisk(t *testing.T) {
 	if int64(len(log)) < acked+1 {
 		t.Errorf("%d records in the log, %d were acknowledged", len(log), acked+1)
 	}
-	waitForTable(t, s, "events", int64(len(log)), 60*time.Second)
+	waitForTable(t, s, "events", int64(len(log)), 3*time.Minute)
 }
 
 // Each command that says something says it as JSON too.
@@ -350,7 +350,7 @@ func TestConsumeOutlivesTheServer(t *testing.T) {
 	t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
 	says := func(what string) {
 		t.Helper()
-		eventually(t, 30*time.Second, "consume says "+what, func() error {
+		eventually(t, 2*time.Minute, "consume says "+what, func() error {
 			if out := printed.String(); !strings.Contains(out, what) {
 				return errors.New(out)
 			}

@@ -74,7 +74,7 @@ func (c *cluster) produce(n *Node, topic string, values ...string) {
 // consume reads n records of a topic as a new group, and commits.
 func (c *cluster) consume(node *Node, topic, group string, n int) (values []string) {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(c.t.Context(), 2*time.Minute)
 	defer cancel()
 	cl := c.client(node, kgo.ConsumeTopics(topic), kgo.ConsumerGroup(group), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 	for len(values) < n && ctx.Err() == nil {

@@ -328,7 +328,7 @@ func TestDeletedTopicIsForgotten(t *testing.T) {
 		}
 	}
 	defer l.stop()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for _, id := range ids {
 		for l.workers.Worker(id) != nil {

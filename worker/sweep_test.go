@@ -80,7 +80,7 @@ func TestWaitingCommitKeepsItsFilesNamed(t *testing.T) {
 	p.catalog.fault = func(int) fault {
 		select {
 		case <-again:
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Error("the files of a commit that waits are not journalled again")
 		}
 		return faultNone
@@ -231,7 +231,7 @@ func ofData(e control.Event) bool {
 func await(ch <-chan struct{}) {
 	select {
 	case <-ch:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 	}
 }
 

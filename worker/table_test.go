@@ -257,7 +257,7 @@ func (p *path) committed() *table.Table {
 // wait polls a condition.
 func (p *path) wait(done func() bool, what func() string) {
 	p.t.Helper()
-	limit := cmp.Or(p.limit, 20*time.Second)
+	limit := cmp.Or(p.limit, 2*time.Minute)
 	deadline := time.NewTimer(limit)
 	defer deadline.Stop()
 	tick := time.NewTicker(2 * time.Millisecond)

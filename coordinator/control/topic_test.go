@@ -100,7 +100,7 @@ func TestTailRemembersTheFirstEvent(t *testing.T) {
 			<-tail.(*topicTail).moved
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for i := range 3 {
 		if e, err := tail.Next(ctx); err != nil || e.(Needed).Writer.Schema != int32(i) {
