@@ -25,7 +25,6 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -487,7 +486,7 @@ func (c *Coordinator) announce(ctx context.Context, st *State) error {
 	if err != nil {
 		return err
 	}
-	meta, mapping := c.table.Metadata(), c.mapping()
+	meta, m := c.table.Metadata(), mapping(c.cfg, c.table)
 	c.announced = announcementOf(c.table)
 	return c.append(ctx, control.Table{
 		Epoch:         c.topic.Epoch,
@@ -497,9 +496,9 @@ func (c *Coordinator) announce(ctx context.Context, st *State) error {
 		Spec:          meta.DefaultPartitionSpec(),
 		Partitions:    partitions,
 		LastColumnID:  meta.LastColumnID(),
-		KafkaColumn:   mapping.KafkaColumn,
-		NewColumns:    mapping.NewColumns,
-		Former:        control.FormerNames(mapping.Former),
+		KafkaColumn:   m.KafkaColumn,
+		NewColumns:    m.NewColumns,
+		Former:        control.FormerNames(m.Former),
 		Schema:        schema,
 		Fits:          c.fits,
 		Next:          st.Next(),
@@ -631,45 +630,14 @@ const (
 	IncompatiblePause     = "pause"      // they wait until somebody changes the table
 )
 
-// maxFormer bounds how many schemas before its current one tell the former names of a table's columns.
-const maxFormer = 100
-
-// mapping says how schemas become columns of the table.
-func (c *Coordinator) mapping() parquetio.Mapping {
-	m := parquetio.Mapping{KafkaColumn: c.cfg.KafkaColumn, KeyColumn: c.cfg.KeyColumn, NewColumns: c.cfg.OnIncompatible == IncompatibleNewColumn, Former: map[int][]string{}}
-	if c.table == nil {
-		return m
-	}
-	schemas := c.table.Metadata().Schemas()
-	now, err := iceberg.IndexByID(c.table.Schema())
-	if err != nil {
-		return m
-	}
-	for _, s := range schemas[max(0, len(schemas)-maxFormer):] {
-		before, err := iceberg.IndexByID(s)
-		if err != nil {
-			continue
-		}
-		for id, f := range before {
-			if n, ok := now[id]; ok && n.Name != f.Name && !slices.Contains(m.Former[id], f.Name) {
-				m.Former[id] = append(m.Former[id], f.Name)
-			}
-		}
-	}
-	return m
-}
-
-// errUnfit says that the table cannot hold a writer schema.
-var errUnfit = errors.New("table cannot hold the schema")
-
 // tryFit is one attempt; done is false if the catalog must be asked again.
 func (c *Coordinator) tryFit(ctx context.Context, v *parquetio.ValueSchema) (done bool, err error) {
 	if c.table == nil {
 		return c.create(ctx, v)
 	}
-	next, changed, err := c.mapping().Evolve(c.table.Schema(), c.table.Metadata().LastColumnID(), v)
+	next, changed, err := plan(c.cfg, c.table, v)
 	if err != nil {
-		return false, fmt.Errorf("%w: %w", errUnfit, err)
+		return false, err
 	}
 	if !changed {
 		return true, nil
@@ -694,15 +662,9 @@ func (c *Coordinator) tryFit(ctx context.Context, v *parquetio.ValueSchema) (don
 
 // create makes the table and proves that its catalog keeps what we set.
 func (c *Coordinator) create(ctx context.Context, v *parquetio.ValueSchema) (done bool, err error) {
-	schema, err := c.mapping().TableSchema(v)
+	schema, _, err := plan(c.cfg, nil, v)
 	if err != nil {
-		return false, fmt.Errorf("%w: %w", errUnfit, err)
-	}
-	if _, err := specFor(c.cfg.PartitionBy, schema, nil); err != nil {
-		return false, fmt.Errorf("create table %v: %w", c.ident, err)
-	}
-	if _, err := orderFor(c.cfg.SortBy, schema, nil); err != nil {
-		return false, fmt.Errorf("create table %v: %w", c.ident, err)
+		return false, err
 	}
 	props := c.properties()
 	props[keyProbe] = probe

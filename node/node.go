@@ -59,6 +59,7 @@ type Node struct {
 	restCatalog  server.Config
 	external     catalog.Catalog // nil if there is none
 	catalogs     *named.Catalogs
+	schemas      *control.Schemas
 	workers      *worker.Manager
 	coordinators *coordinator.Manager
 	broker       *broker.Broker
@@ -134,8 +135,9 @@ func (n *Node) open(ctx context.Context) error {
 	if err := n.openCatalogs(meta); err != nil {
 		return err
 	}
-	registry := schemaregistry.New(meta, schemaregistry.Config{}, n.log)
-	if err := n.openTables(ctx, registry); err != nil {
+	registry := schemaregistry.New(meta, n, schemaregistry.Config{}, n.log)
+	n.schemas = control.NewSchemas(lookup(registry), registry)
+	if err := n.openTables(ctx); err != nil {
 		return err
 	}
 	groups := group.Open(n.set, group.Config{}, n.log)
@@ -327,27 +329,36 @@ func (n *Node) checkArrangement(cfg partition.TableConfig, id table.Identifier) 
 	return coordinator.CheckSortBy(cfg.SortBy, t)
 }
 
+// lookup reads schemas of the registry in this process.
+func lookup(registry *schemaregistry.Registry) control.Lookup {
+	return func(ctx context.Context, id int32) (control.RegisteredSchema, error) {
+		s, err := registry.Schema(ctx, int(id))
+		return registered(s), err
+	}
+}
+
+// registered is a schema of the registry as the parts of a table take it.
+func registered(s schemaregistry.Schema) control.RegisteredSchema {
+	r := control.RegisteredSchema{Type: s.Type, Text: s.Text}
+	for _, d := range s.Dependencies {
+		r.References = append(r.References, parquetio.Reference(d))
+	}
+	return r
+}
+
 // openTables starts the workers and the coordinators of the topics that have tables.
-func (n *Node) openTables(ctx context.Context, registry *schemaregistry.Registry) error {
+func (n *Node) openTables(ctx context.Context) error {
 	ctl, err := control.OpenTopic(ctx, n.set, controlPartitions)
 	if err != nil {
 		return err
 	}
 	n.onClose("control log", func(context.Context) error { ctl.Close(); return nil })
-	schemas := control.NewSchemas(func(ctx context.Context, id int32) (control.RegisteredSchema, error) {
-		s, err := registry.Schema(ctx, int(id))
-		r := control.RegisteredSchema{Type: s.Type, Text: s.Text}
-		for _, d := range s.Dependencies {
-			r.References = append(r.References, parquetio.Reference(d))
-		}
-		return r, err
-	}, registry)
 	shared := worker.NewShared(runtime.GOMAXPROCS(0), n.cfg.TableMemory, worker.NewMetrics(n.metrics))
 	shared.Grace = n.cfg.TableSweepGrace
-	n.workers = worker.Open(n.set, ctl, schemas, n.locatorOf, shared, n.log)
+	n.workers = worker.Open(n.set, ctl, n.schemas, n.locatorOf, shared, n.log)
 	n.onClose("workers", func(context.Context) error { n.workers.Close(); return nil })
 	sweep := coordinator.SweepConfig{Interval: n.cfg.TableSweep, Grace: n.cfg.TableSweepGrace}
-	n.coordinators = coordinator.Open(n.set, ctl, n.catalog, schemas, n.locatorOf, sweep, coordinator.NewMetrics(n.metrics), n.log)
+	n.coordinators = coordinator.Open(n.set, ctl, n.catalog, n.schemas, n.locatorOf, sweep, coordinator.NewMetrics(n.metrics), n.log)
 	n.onClose("coordinators", func(context.Context) error { n.coordinators.Close(); return nil })
 	n.metrics.MustRegister(stateMetrics{n})
 	borrowing, stop := context.WithCancel(context.WithoutCancel(ctx))

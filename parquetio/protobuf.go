@@ -24,13 +24,7 @@ func ParseProtobuf(schema, message string, references ...Reference) (*ValueSchem
 	if err != nil {
 		return nil, err
 	}
-	path := []int{0}
-	if message != "" {
-		if path, _, err = readIndexes([]byte(message)); err != nil {
-			return nil, err
-		}
-	}
-	md, err := protofile.Message(file, path...)
+	md, err := messageOf(file, message)
 	if err != nil {
 		return nil, err
 	}
@@ -41,6 +35,30 @@ func ParseProtobuf(schema, message string, references ...Reference) (*ValueSchem
 	}
 	id := 0
 	return &ValueSchema{Fields: assignIDs(fields, &id), writer: protobufWriter{md}}, nil
+}
+
+// MessageName returns the full name of a message that is given as [ParseProtobuf] takes it.
+func MessageName(schema, message string, references ...Reference) (string, error) {
+	file, err := compileProtobuf(schema, references)
+	if err != nil {
+		return "", err
+	}
+	md, err := messageOf(file, message)
+	if err != nil {
+		return "", err
+	}
+	return string(md.FullName()), nil
+}
+
+func messageOf(file protoreflect.FileDescriptor, message string) (protoreflect.MessageDescriptor, error) {
+	path := []int{0}
+	if message != "" {
+		var err error
+		if path, _, err = readIndexes([]byte(message)); err != nil {
+			return nil, err
+		}
+	}
+	return protofile.Message(file, path...)
 }
 
 // MessageIndexes returns the message of that full name, as [ParseProtobuf] takes it.

@@ -30,6 +30,9 @@ type TopicConfig struct {
 	Recompress bool
 	Codec      record.Codec
 
+	// The subjects of the schemas with which values and keys are written.
+	ValueSubject, KeySubject SubjectStrategy
+
 	Table TableConfig
 }
 
@@ -48,6 +51,7 @@ type TableConfig struct {
 	SortBy          string        // for ParseSortBy; "" leaves the table's sort order as it is
 	OnRewind        string        // pause, replay or accept
 	OnIncompatible  string        // dlq, new-column or pause
+	SchemaCheck     string        // what a new schema that the table cannot hold meets at the registry: SchemaCheckOff, …
 	Value, Key      Payload       // how they become columns; keys do not if the format is FormatBytes
 	KeyColumn       string        // of the key, if it becomes one
 	Tolerance       string        // what becomes of a record that cannot become a row: TolerateDLQ, …
@@ -80,7 +84,7 @@ type ConfigKey struct {
 const aliasPrefix = "automq."
 
 var configKeys = func() []ConfigKey {
-	keys := append(kafkaKeys(), tableKeys()...)
+	keys := slices.Concat(kafkaKeys(), subjectKeys(), tableKeys())
 	sort.Slice(keys, func(i, j int) bool { return keys[i].Name < keys[j].Name })
 	return keys
 }()
@@ -392,6 +396,8 @@ func tableKeys() []ConfigKey {
 			setName(func(c *TopicConfig, v string) { c.Table.KafkaColumn = v })),
 		key("table.topic.on.rewind", "string", "pause", "What to do when somebody rolled the table back: pause, replay the records, or accept the gap.", setOnRewind),
 		key("table.topic.on.incompatible", "string", "dlq", "What to do with a schema that the table cannot hold: send its records to the dead letters, give the fields that do not fit a new column (x__v2 for x), or pause until somebody changes the table.", setOnIncompatible),
+		key("table.topic.schema.check", "string", SchemaCheckOff, "What a new version of a subject of the topic meets at the registry if the table cannot hold it: off, nothing; warn, a warning; enforce, it is refused.",
+			oneOf(func(c *TopicConfig, v string) { c.Table.SchemaCheck = v }, nil, SchemaCheckOff, SchemaCheckWarn, SchemaCheckEnforce)),
 		key("table.topic.hold.max.ms", "long", "604800000", "How much longer than retention says records are kept for a table that lags behind; -1 is without end.",
 			integer(-1, math.MaxInt64/int64(time.Millisecond), func(c *TopicConfig, n int64) { c.Table.HoldMax = time.Duration(n) * time.Millisecond })),
 		key("table.topic.schema.type", "string", "schema", "Where the schema of the values comes from.",

@@ -93,16 +93,19 @@ func (r *Registry) register(req *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	v, err := r.Register(req.Context(), name, q, query(req, "normalize"))
+	if req.URL.Query().Has("dryRun") {
+		return r.dryRunVersion(req, name, q)
+	}
+	v, warnings, err := r.Register(req.Context(), name, q, query(req, "normalize"))
 	if err != nil {
 		return nil, err
 	}
 	a, err := r.answerSchema(req, v.Schema)
-	return struct {
+	return warn(struct {
 		ID      int `json:"id"`
 		Version int `json:"version"`
 		schemaAnswer
-	}{v.Schema.ID, v.Version, a}, err
+	}{v.Schema.ID, v.Version, a}, warnings), err
 }
 
 func (r *Registry) lookUp(req *http.Request) (any, error) {

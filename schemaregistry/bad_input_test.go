@@ -23,7 +23,7 @@ func TestBadInputLeavesNothingBehind(t *testing.T) {
 		{"base", Request{Schema: `{"type":"fixed","name":"Base","size":1}`}},
 		{"proto", Request{Schema: `syntax = "proto3"; message P {}`, SchemaType: typeProtobuf}},
 	} {
-		if _, err := r.Register(t.Context(), q.subject, q.Request, false); err != nil {
+		if _, _, err := r.Register(t.Context(), q.subject, q.Request, false); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -51,6 +51,11 @@ func modeNotConfigured(subject string) error {
 	return &apiError{http.StatusNotFound, 40409, fmt.Sprintf("Subject '%s' does not have subject-level mode configured", subject)}
 }
 
+// tableUnknown is an error that goes away: clients repeat the request.
+func tableUnknown(message string) error {
+	return &apiError{http.StatusInternalServerError, 50002, "A table that must hold the schema could not be asked, try again: " + message}
+}
+
 func incompatible(message string) error {
 	return &apiError{http.StatusConflict, http.StatusConflict, message}
 }

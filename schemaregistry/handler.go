@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"mime"
 	"net/http"
 	"runtime/debug"
@@ -113,6 +114,10 @@ func (r *Registry) serve(c call) http.Handler {
 			status, answer = r.failure(req, err)
 		}
 		w.Header().Set("Content-Type", contentType)
+		if h, ok := answer.(withHeader); ok {
+			maps.Copy(w.Header(), h.header)
+			answer = h.answer
+		}
 		w.WriteHeader(status)
 		if t, ok := answer.(text); ok {
 			io.WriteString(w, string(t))

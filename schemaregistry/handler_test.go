@@ -100,7 +100,7 @@ func TestDeepSchemas(t *testing.T) {
 func TestBackendFailure(t *testing.T) {
 	store := openStore(t, filepath.Join(t.TempDir(), "metadata.db"))
 	var log bytes.Buffer
-	h := New(store, Config{}, slog.New(slog.NewTextHandler(&log, nil))).Handler()
+	h := New(store, nil, Config{}, slog.New(slog.NewTextHandler(&log, nil))).Handler()
 	store.Close()
 	if got := send("GET", "/subjects", "", h); !strings.HasPrefix(got, `500 {"error_code":50001`) {
 		t.Fatalf("got %s", got)
@@ -121,7 +121,7 @@ func FuzzHTTP(f *testing.F) {
 	f.Add("GET", "/subjects/%2F%00/versions/-2", "")
 	store := openStore(f, filepath.Join(f.TempDir(), "metadata.db"))
 	var log bytes.Buffer
-	h := New(store, Config{}, slog.New(slog.NewTextHandler(&log, nil))).Handler()
+	h := New(store, nil, Config{}, slog.New(slog.NewTextHandler(&log, nil))).Handler()
 	f.Fuzz(func(t *testing.T, method, target, body string) {
 		req, err := http.NewRequest(method, "http://registry"+target, strings.NewReader(body))
 		if err != nil || req.URL.Host != "registry" {

@@ -51,16 +51,18 @@ func (c *Config) setDefaults() {
 
 // A Registry is safe for concurrent use.
 type Registry struct {
-	store *metadata.Store
-	cfg   Config
-	log   *slog.Logger
-	cache *cache
+	store  *metadata.Store
+	tables Tables
+	cfg    Config
+	log    *slog.Logger
+	cache  *cache
 }
 
-// New returns a registry on a metadata store, which the caller closes.
-func New(store *metadata.Store, cfg Config, log *slog.Logger) *Registry {
+// New returns a registry on a metadata store, which the caller closes. With tables nil no topic has
+// a table.
+func New(store *metadata.Store, tables Tables, cfg Config, log *slog.Logger) *Registry {
 	cfg.setDefaults()
-	return &Registry{store: store, cfg: cfg, log: log, cache: newCache(cfg.CacheBytes)}
+	return &Registry{store: store, tables: tables, cfg: cfg, log: log, cache: newCache(cfg.CacheBytes)}
 }
 
 // A Schema is a schema with the texts of what it refers to.
@@ -128,6 +130,11 @@ func (r *Registry) Earlier(ctx context.Context, id int32, limit int) (ids []int3
 	if err != nil {
 		return nil, err
 	}
+	return r.earlier(ctx, versions, id, limit)
+}
+
+// earlier returns the ids of what comes before versions, of the schema id, in their subjects.
+func (r *Registry) earlier(ctx context.Context, versions []metadata.SubjectVersion, id int32, limit int) (ids []int32, err error) {
 	for _, v := range versions {
 		s, err := r.store.Subject(ctx, v.Subject)
 		if err != nil {
@@ -207,8 +214,9 @@ type Request struct {
 
 // A parsedSchema is a request in canonical form.
 type parsedSchema struct {
-	schema metadata.Schema
-	model  model
+	schema       metadata.Schema
+	dependencies []Dependency
+	model        model
 }
 
 // parse judges a request by itself.
@@ -234,17 +242,17 @@ func (r *Registry) parse(ctx context.Context, q Request, normalize bool) (parsed
 	if p.schema.RuleSet, err = canonicalObject(q.RuleSet, &ruleSet{}); err != nil {
 		return p, invalidRuleSet(err.Error())
 	}
-	dependencies, err := r.dependencies(ctx, refs)
+	p.dependencies, err = r.dependencies(ctx, refs)
 	if errors.Is(err, errNoReference) {
 		return p, invalidSchema("%v", err)
 	}
 	if err != nil {
 		return p, err
 	}
-	if p.schema.Text, err = canonical(t, q.Schema, dependencies, normalize); err != nil {
+	if p.schema.Text, err = canonical(t, q.Schema, p.dependencies, normalize); err != nil {
 		return p, invalidSchema("%v", err)
 	}
-	if p.model, err = parse(t, p.schema.Text, dependencies); err != nil {
+	if p.model, err = parse(t, p.schema.Text, p.dependencies); err != nil {
 		return p, invalidSchema("%v", err)
 	}
 	return p, nil
@@ -344,18 +352,25 @@ func find(versions []metadata.SubjectVersion, s metadata.Schema) (metadata.Subje
 
 // Register makes a schema the next version of a subject, unless it is one of its versions
 // already, and returns that version. normalize ignores the order of properties.
-func (r *Registry) Register(ctx context.Context, subject string, q Request, normalize bool) (metadata.SubjectVersion, error) {
+// The warnings are of tables that cannot hold it.
+func (r *Registry) Register(ctx context.Context, subject string, q Request, normalize bool) (v metadata.SubjectVersion, warnings []TableChange, err error) {
 	for {
 		v, err := r.tryRegister(ctx, subject, q, normalize)
 		// Every conflict means that another change of the subject was committed.
 		if !errors.Is(err, streamstore.ErrConflict) || ctx.Err() != nil {
-			return v, err
+			return v.SubjectVersion, v.warnings, err
 		}
 	}
 }
 
-func (r *Registry) tryRegister(ctx context.Context, name string, q Request, normalize bool) (metadata.SubjectVersion, error) {
-	none := metadata.SubjectVersion{}
+// A registration is a version with what there was to say about it.
+type registration struct {
+	metadata.SubjectVersion
+	warnings []TableChange
+}
+
+func (r *Registry) tryRegister(ctx context.Context, name string, q Request, normalize bool) (registration, error) {
+	none := registration{}
 	if err := checkSubject(name); err != nil {
 		return none, err
 	}
@@ -379,7 +394,7 @@ func (r *Registry) tryRegister(ctx context.Context, name string, q Request, norm
 	}
 	switch {
 	case found && (q.ID <= 0 || q.ID == v.Schema.ID) && (q.Version <= 0 || q.Version == v.Version || c.mode != modeImport):
-		return v, nil
+		return registration{v, nil}, nil
 	case found && q.ID > 0 && q.ID != v.Schema.ID:
 		return none, otherID(v.Schema.ID, q.ID)
 	}
@@ -392,6 +407,7 @@ func (r *Registry) tryRegister(ctx context.Context, name string, q Request, norm
 	if err := r.checkLive(ctx, p.schema.References); err != nil {
 		return none, err
 	}
+	var warnings []TableChange
 	if c.mode != modeImport {
 		why, err := r.judge(ctx, c, p, live)
 		if err != nil {
@@ -400,14 +416,21 @@ func (r *Registry) tryRegister(ctx context.Context, name string, q Request, norm
 		if why != nil {
 			return none, incompatible(fmt.Sprintf("Schema being registered is incompatible with an earlier schema for subject %q, details: %s", name, why))
 		}
+		if warnings, err = r.checkTables(ctx, subject, p); err != nil {
+			return none, err
+		}
 	}
 	p.schema.ID = max(q.ID, 0)
 	// The subject may have been written since, or a reference deleted: then all is read anew.
 	v, err = r.store.RegisterSchema(ctx, subject, max(q.Version, 0), p.schema)
 	if errors.Is(err, metadata.ErrSchemaIDTaken) {
-		return v, notPermitted(fmt.Sprintf("Schema id %d is not permitted: another schema has it, or had it, or this one has another", q.ID))
+		return none, notPermitted(fmt.Sprintf("Schema id %d is not permitted: another schema has it, or had it, or this one has another", q.ID))
 	}
-	return v, err
+	for _, w := range warnings {
+		r.log.LogAttrs(ctx, slog.LevelWarn, "a schema was registered that a table cannot hold", slog.String("subject", name),
+			slog.Int("version", v.Version), slog.String("topic", w.Topic), slog.String("table", w.Table), slog.String("reason", w.Reason))
+	}
+	return registration{v, warnings}, err
 }
 
 // checkMode says whether a new version may come, with an id or without.

@@ -18,8 +18,8 @@ func Example() {
 		return
 	}
 	defer store.Close()
-	registry := schemaregistry.New(store, schemaregistry.Config{}, log)
-	v, err := registry.Register(ctx, "clicks-value", schemaregistry.Request{Schema: `{"type": "record", "name": "Click", "fields": []}`}, false)
+	registry := schemaregistry.New(store, nil, schemaregistry.Config{}, log)
+	v, _, err := registry.Register(ctx, "clicks-value", schemaregistry.Request{Schema: `{"type": "record", "name": "Click", "fields": []}`}, false)
 	fmt.Println(v.Schema.ID, v.Version, err)
 	s, err := registry.Schema(ctx, v.Schema.ID)
 	fmt.Println(s.Text, err)

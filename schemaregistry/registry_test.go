@@ -26,7 +26,7 @@ func openStore(t testing.TB, path string) *metadata.Store {
 
 func newRegistry(t testing.TB) *Registry {
 	t.Helper()
-	return New(openStore(t, filepath.Join(t.TempDir(), "metadata.db")), Config{}, slog.New(slog.DiscardHandler))
+	return New(openStore(t, filepath.Join(t.TempDir(), "metadata.db")), nil, Config{}, slog.New(slog.DiscardHandler))
 }
 
 func serve(t testing.TB, r *Registry) *httptest.Server {
@@ -42,7 +42,7 @@ func TestRegisterConcurrently(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "metadata.db")
 	var registries []*Registry
 	for range 2 {
-		registries = append(registries, New(openStore(t, path), Config{}, slog.New(slog.DiscardHandler)))
+		registries = append(registries, New(openStore(t, path), nil, Config{}, slog.New(slog.DiscardHandler)))
 	}
 	const goroutines, schemas = 100, 20
 	type result struct {
@@ -60,7 +60,7 @@ func TestRegisterConcurrently(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				v, err := r.Register(t.Context(), subject, Request{Schema: text}, false)
+				v, _, err := r.Register(t.Context(), subject, Request{Schema: text}, false)
 				if err != nil {
 					t.Error(err)
 					return
@@ -108,7 +108,7 @@ func TestSchema(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "metadata.db")
 	log := slog.New(slog.DiscardHandler)
 	store := openStore(t, path)
-	mine, other := New(store, Config{}, log), New(openStore(t, path), Config{}, log)
+	mine, other := New(store, nil, Config{}, log), New(openStore(t, path), nil, Config{}, log)
 	if _, err := mine.Schema(t.Context(), 3); !errors.Is(err, metadata.ErrSchemaNotExist) {
 		t.Fatalf("not registered: got %v", err)
 	}
@@ -120,7 +120,7 @@ func TestSchema(t *testing.T) {
 		{"b", Request{Schema: `{"type":"record","name":"B","fields":[{"name":"a","type":"A"}]}`, References: []metadata.SchemaReference{{Name: "A", Subject: "a", Version: 1}}}},
 		{"c", Request{Schema: `["A","B"]`, References: []metadata.SchemaReference{{Name: "B", Subject: "b", Version: 1}, {Name: "A", Subject: "a", Version: 1}}}},
 	} {
-		if _, err := other.Register(t.Context(), q.subject, q.Request, false); err != nil {
+		if _, _, err := other.Register(t.Context(), q.subject, q.Request, false); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -167,7 +167,7 @@ func TestCache(t *testing.T) {
 
 func BenchmarkSchema(b *testing.B) {
 	r := newRegistry(b)
-	if _, err := r.Register(b.Context(), "s", Request{Schema: `"string"`}, false); err != nil {
+	if _, _, err := r.Register(b.Context(), "s", Request{Schema: `"string"`}, false); err != nil {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()
@@ -181,9 +181,9 @@ func BenchmarkSchema(b *testing.B) {
 // The versions before a schema are found in each subject that has it, deleted ones and none after it.
 func TestEarlierVersions(t *testing.T) {
 	store := openStore(t, filepath.Join(t.TempDir(), "metadata.db"))
-	r := New(store, Config{}, slog.New(slog.DiscardHandler))
+	r := New(store, nil, Config{}, slog.New(slog.DiscardHandler))
 	register := func(subject, schema string) int32 {
-		v, err := r.Register(t.Context(), subject, Request{Schema: schema}, false)
+		v, _, err := r.Register(t.Context(), subject, Request{Schema: schema}, false)
 		if err != nil {
 			t.Fatal(err)
 		}

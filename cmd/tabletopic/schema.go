@@ -3,12 +3,17 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/twmb/franz-go/pkg/sr"
+
+	"github.com/tabletopic/tabletopic/schemaregistry"
 )
 
 func newSchema() *cobra.Command {
@@ -72,7 +77,13 @@ func schemaFlags(cmd *cobra.Command) func(file string) (sr.Schema, error) {
 			}
 			schema.References = append(schema.References, sr.SchemaReference{Name: r[:i], Subject: r[i+1 : j], Version: version})
 		}
-		text, err := os.ReadFile(file)
+		var text []byte
+		var err error
+		if file == "-" {
+			text, err = io.ReadAll(os.Stdin)
+		} else {
+			text, err = os.ReadFile(file)
+		}
 		schema.Schema = string(text)
 		return schema, err
 	}
@@ -162,8 +173,12 @@ func newSchemaCheck(s *server) *cobra.Command {
 	out := newOutput()
 	cmd := &cobra.Command{
 		Use:   "check SUBJECT FILE",
-		Short: "Tell whether a schema could be registered as the next version of a subject",
-		Args:  usage(cobra.ExactArgs(2)),
+		Short: "Tell whether a schema could be registered as the next version of a subject, and what tables become",
+		Long: `Registers nothing. Prints what the schema, of a FILE or of standard input for -, does to the table of each topic that
+uses the subject when the first record comes that is written with it. Ends with 1 if the schema is not compatible, if a
+table cannot hold it, or if that is not known now.`,
+		Example: "  tabletopic schema check clicks-value clicks.avsc",
+		Args:    usage(cobra.ExactArgs(2)),
 	}
 	read := schemaFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -171,19 +186,30 @@ func newSchemaCheck(s *server) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		reg, err := s.registry()
-		if err != nil {
-			return err
+		var verdict struct {
+			Compatible bool                         `json:"is_compatible"`
+			Messages   []string                     `json:"messages,omitempty"`
+			Tables     []schemaregistry.TableChange `json:"tables"`
 		}
-		ctx := sr.WithParams(cmd.Context(), sr.Verbose)
-		res, err := reg.CheckCompatibility(ctx, args[0], -1, schema)
-		if err != nil {
+		path := "/subjects/" + url.PathEscape(args[0]) + "/versions?dryRun=table"
+		if err := s.api(cmd.Context(), http.MethodPost, path, schema, &verdict); err != nil {
 			return fmt.Errorf("check %s: %w", args[0], err)
 		}
-		if !res.Is {
-			return fmt.Errorf("%s is not compatible with the latest version of %s:\n  %s", args[1], args[0], strings.Join(res.Messages, "\n  "))
+		text, refused := "compatible with the latest version", !verdict.Compatible
+		if refused {
+			text = "not compatible with the latest version:\n  " + strings.Join(verdict.Messages, "\n  ")
 		}
-		return out.say(cmd.OutOrStdout(), map[string]any{"subject": args[0], "is_compatible": true}, "%s is compatible with the latest version of %s", args[1], args[0])
+		for _, t := range verdict.Tables {
+			text += "\n" + t.String()
+			refused = refused || t.Outcome == schemaregistry.TableRefuses || t.Outcome == schemaregistry.TableUnknown
+		}
+		if len(verdict.Tables) == 0 {
+			text += "\nno topic with a table uses the subject"
+		}
+		if err := out.say(cmd.OutOrStdout(), verdict, "%s", text); err != nil || !refused {
+			return err
+		}
+		return fmt.Errorf("%s is refused as the next version of %s", args[1], args[0])
 	}
 	out.flag(cmd)
 	return cmd

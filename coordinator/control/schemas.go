@@ -2,8 +2,10 @@ package control
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/google/uuid"
@@ -143,22 +145,18 @@ func (s *Schemas) Value(ctx context.Context, w Writer) (*parquetio.ValueSchema, 
 	if err != nil {
 		return nil, fmt.Errorf("schema %s: %w", w, err)
 	}
-	switch r.Type {
-	case "", "AVRO":
-		c.value, err = parquetio.ParseAvro(r.Text, r.References...)
-	case typeProtobuf:
-		if c.value, err = parquetio.ParseProtobuf(r.Text, w.Message, r.References...); err == nil {
-			if err := s.renamed(ctx, w, c.value); err != nil {
-				return nil, fmt.Errorf("versions before schema %s: %w", w, err)
-			}
+	var earlier []int32
+	if r.Type == typeProtobuf {
+		if earlier, err = s.names.Earlier(ctx, w.Schema, MaxEarlier); err != nil {
+			return nil, fmt.Errorf("versions before schema %s: %w", w, err)
 		}
-	case "JSON":
-		c.value, err = parquetio.ParseJSONSchema(r.Text, r.References...)
-	default:
-		err = fmt.Errorf("type %s has no table mapping", r.Type)
 	}
-	if err != nil {
-		c.err = fmt.Errorf("schema %s: %w: %w", w, ErrUnusableSchema, err)
+	if c.value, err = s.Columns(ctx, r, w.Message, earlier); err != nil {
+		err = fmt.Errorf("schema %s: %w", w, err)
+		if !Certain(err) {
+			return nil, err
+		}
+		c.err = err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,16 +167,37 @@ func (s *Schemas) Value(ctx context.Context, w Writer) (*parquetio.ValueSchema, 
 	return c.value, c.err
 }
 
-// maxEarlier bounds the versions that tell the former names of Protobuf fields.
-const maxEarlier = 20
+// Columns returns what a schema, which need not be registered yet, writes as columns: for Protobuf
+// the message with these indexes, empty for the first, after the versions that came before it, newest
+// first. Its errors are those of Value.
+func (s *Schemas) Columns(ctx context.Context, r RegisteredSchema, message string, earlier []int32) (v *parquetio.ValueSchema, err error) {
+	switch r.Type {
+	case "", "AVRO":
+		v, err = parquetio.ParseAvro(r.Text, r.References...)
+	case typeProtobuf:
+		v, err = parquetio.ParseProtobuf(r.Text, message, r.References...)
+	case "JSON":
+		v, err = parquetio.ParseJSONSchema(r.Text, r.References...)
+	default:
+		err = fmt.Errorf("type %s has no table mapping", r.Type)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnusableSchema, err)
+	}
+	if r.Type == typeProtobuf {
+		if err := s.renamed(ctx, message, v, earlier); err != nil {
+			return nil, fmt.Errorf("an earlier version: %w", err)
+		}
+	}
+	return v, nil
+}
+
+// MaxEarlier bounds the versions that tell the former names of Protobuf fields.
+const MaxEarlier = 20
 
 // renamed has v know what its fields were called in earlier versions.
-func (s *Schemas) renamed(ctx context.Context, w Writer, v *parquetio.ValueSchema) error {
-	ids, err := s.names.Earlier(ctx, w.Schema, maxEarlier)
-	if err != nil {
-		return err
-	}
-	for _, id := range ids {
+func (s *Schemas) renamed(ctx context.Context, message string, v *parquetio.ValueSchema, earlier []int32) error {
+	for _, id := range earlier {
 		r, err := s.lookup(ctx, id)
 		if errors.Is(err, metadata.ErrSchemaNotExist) || err == nil && r.Type != typeProtobuf {
 			continue
@@ -186,11 +205,35 @@ func (s *Schemas) renamed(ctx context.Context, w Writer, v *parquetio.ValueSchem
 		if err != nil {
 			return err
 		}
-		if earlier, err := parquetio.ParseProtobuf(r.Text, w.Message, r.References...); err == nil { // else it never made columns
+		if earlier, err := parquetio.ParseProtobuf(r.Text, message, r.References...); err == nil { // else it never made columns
 			v.Renamed(earlier)
 		}
 	}
 	return nil
+}
+
+// RecordName returns what the strategies of subjects call the record of a schema: the full name of
+// an Avro type, or of a Protobuf message, the title of a JSON Schema; empty if it has none.
+func RecordName(r RegisteredSchema, message string) (string, error) {
+	switch r.Type {
+	case typeProtobuf:
+		return parquetio.MessageName(r.Text, message, r.References...)
+	case "JSON":
+		var s struct{ Title string }
+		if r.Text == "true" || r.Text == "false" {
+			return "", nil
+		}
+		err := json.Unmarshal([]byte(r.Text), &s)
+		return s.Title, err
+	}
+	var s struct{ Namespace, Name string }
+	if !strings.HasPrefix(strings.TrimSpace(r.Text), "{") {
+		return "", nil // a union or a primitive
+	}
+	if err := json.Unmarshal([]byte(r.Text), &s); err != nil || s.Namespace == "" || strings.Contains(s.Name, ".") {
+		return s.Name, err
+	}
+	return s.Namespace + "." + s.Name, nil
 }
 
 // Certain reports whether err of Value says something that no retry changes.
