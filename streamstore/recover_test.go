@@ -59,7 +59,7 @@ func requests(streams []*Stream, epoch int64) []OpenRequest {
 // who opens the streams next, at once and after one more crash.
 func TestRecoverAnotherNode(t *testing.T) {
 	e := newEnv(t)
-	dead, s := e.node(1), e.node(2)
+	dead, s := e.nodeWith(1, e.lazy()), e.node(2)
 	own := e.create(s, 1, 1)[0]
 	appendAll(t, own, "own")
 	streams := e.create(dead, 3, 1)
