@@ -55,6 +55,7 @@ type Config struct {
 	KeyColumn   string // the column that keys become; none if empty
 	PartitionBy string // for partition.ParsePartitionBy; the table keeps its partitions if empty
 	SortBy      string // for partition.ParseSortBy; the table keeps its sort order if empty
+	Properties  string // for partition.ParseProperties; the table keeps all that are not named
 	OnRewind    string // RewindPause, RewindReplay or RewindAccept. RewindPause if empty
 	OnRecreate  string // RecreateContinue or RecreatePause. RecreateContinue if empty
 	// OnIncompatible says what becomes of records whose schema the table cannot hold:
@@ -667,6 +668,11 @@ func (c *Coordinator) create(ctx context.Context, v *parquetio.ValueSchema) (don
 		return false, err
 	}
 	props := c.properties()
+	asked, err := lackingProperties(c.cfg.Properties, props)
+	if err != nil {
+		return false, fmt.Errorf("create table %v: %w", c.ident, err)
+	}
+	maps.Copy(props, asked)
 	props[keyProbe] = probe
 	if _, err = c.catalog.Create(ctx, c.ident, schema, props); err == nil {
 		c.log.Info("table created", "columns", schema.NumFields())

@@ -155,7 +155,7 @@ func fieldName(t partition.PartitionTransform, column string, schema *iceberg.Sc
 	}
 }
 
-// arrange gives the table the partitions and the sort order that the topic asks for. Where the table
+// arrange gives the table the partitions, the sort order and the properties that the topic asks for. Where the table
 // lacks a column for it, it keeps those that it has, until the column is there.
 func (c *Coordinator) arrange(ctx context.Context) error {
 	for attempt := 0; c.table != nil; attempt++ {
@@ -199,10 +199,17 @@ func (c *Coordinator) arrangement() (change *catalog.Commit, what string, err er
 		return &catalog.Commit{Spec: spec}, "partitions", nil
 	}
 	order, err := orderFor(c.cfg.SortBy, c.table.Schema(), c.table.Metadata())
-	if err != nil || order == nil {
+	if err != nil {
 		return nil, "", err
 	}
-	return &catalog.Commit{Order: order}, "sort order", nil
+	if order != nil {
+		return &catalog.Commit{Order: order}, "sort order", nil
+	}
+	props, err := lackingProperties(c.cfg.Properties, c.table.Properties())
+	if err != nil || props == nil {
+		return nil, "", err
+	}
+	return &catalog.Commit{Properties: props}, "write properties", nil
 }
 
 // checkSpec refuses a table whose rows this version cannot tell apart.

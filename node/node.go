@@ -291,6 +291,9 @@ func (n *Node) checkTable(topic string, cfg partition.TableConfig) error {
 	if _, err := n.catalog(cfg.Catalog); err != nil {
 		return fmt.Errorf("table.topic.catalog: %w", err)
 	}
+	if err := coordinator.CheckWriteProperties(cfg.Properties); err != nil {
+		return err
+	}
 	id, err := coordinator.Identifier(cfg.Namespace, cfg.Name, topic)
 	if err != nil || !cfg.Enable {
 		return err

@@ -100,6 +100,19 @@ func (b *bounds) merge(page *bounds, k physical, signed bool) {
 	}
 }
 
+// floats returns the bounds of floats. Zero has two signs, which compare as equal: the bounds take in
+// both.
+func (b *bounds) floats() (low, top float64) {
+	low, top = b.flow, b.ftop
+	if low == 0 {
+		low = math.Copysign(0, -1)
+	}
+	if top == 0 {
+		top = 0
+	}
+	return low, top
+}
+
 // encode returns the bounds as Parquet stores them. Cut bounds still enclose all values.
 func (b *bounds) encode(k physical, o order, text, cut bool) metadata.EncodedStatistics {
 	s := metadata.EncodedStatistics{Signed: o == orderSigned, HasNullCount: true, NullCount: b.nulls, AllNullValue: b.values == 0}
@@ -115,14 +128,7 @@ func (b *bounds) encode(k physical, o order, text, cut bool) metadata.EncodedSta
 	case physicalInt64:
 		low, top = binary.LittleEndian.AppendUint64(nil, uint64(b.low)), binary.LittleEndian.AppendUint64(nil, uint64(b.top))
 	case physicalFloat, physicalDouble:
-		flow, ftop := b.flow, b.ftop
-		// Zero has two signs, which compare as equal: the bounds take in both.
-		if flow == 0 {
-			flow = math.Copysign(0, -1)
-		}
-		if ftop == 0 {
-			ftop = 0
-		}
+		flow, ftop := b.floats()
 		if k == physicalFloat {
 			low = binary.LittleEndian.AppendUint32(nil, math.Float32bits(float32(flow)))
 			top = binary.LittleEndian.AppendUint32(nil, math.Float32bits(float32(ftop)))
@@ -162,7 +168,16 @@ func cutTop(v []byte, text bool) []byte {
 	if len(v) <= maxPageBound {
 		return v
 	}
-	short := bytes.Clone(v[:cutAt(v, text)])
+	if top := above(v[:cutAt(v, text)], text); top != nil {
+		return top
+	}
+	return v
+}
+
+// above returns a value that is greater than all that begin with v, and no longer than v; nil if there
+// is none.
+func above(v []byte, text bool) []byte {
+	short := bytes.Clone(v)
 	if !text {
 		for i := len(short) - 1; i >= 0; i-- {
 			if short[i] < 0xff {
@@ -170,7 +185,7 @@ func cutTop(v []byte, text bool) []byte {
 				return short[:i+1]
 			}
 		}
-		return v
+		return nil
 	}
 	for len(short) > 0 {
 		r, n := utf8.DecodeLastRune(short)
@@ -182,7 +197,7 @@ func cutTop(v []byte, text bool) []byte {
 			return utf8.AppendRune(short, r)
 		}
 	}
-	return v
+	return nil
 }
 
 // cutAt returns where to cut: not within a character of text.

@@ -57,8 +57,9 @@ type columnChunk struct {
 	cfg            *WriterConfig
 
 	encoding   parquet.Encoding
-	dictionary *dictionary // nil if there is none
-	fallback   bool        // the dictionary became too large on the way: the rest is plain
+	dictionary *dictionary  // nil if there is none
+	bloom      *bloomFilter // nil if there is none
+	fallback   bool         // the dictionary became too large on the way: the rest is plain
 
 	*page        // at hand
 	bit      int // of booleans in plain
@@ -281,6 +282,9 @@ func (c *columnChunk) reconsider() {
 func (c *columnChunk) dropDictionary() {
 	d := c.dictionary
 	c.dictionary, c.encoding = nil, bareEncoding(c.column)
+	if c.bloom != nil {
+		c.bloom.addDictionary(d)
+	}
 	for _, n := range c.index {
 		e := &d.entries[n]
 		v := d.data[e.from:e.to]
@@ -363,6 +367,9 @@ func (c *columnChunk) put(v values, from, to int) {
 	}
 	c.bounds.values += int64(to - from)
 	dictionary := c.dictionary != nil && !c.fallback
+	if c.bloom != nil && !dictionary { // that of a dictionary is made when it is complete
+		c.bloom.addValues(v, c.width, from, to)
+	}
 	switch c.kind {
 	case physicalBoolean:
 		c.putBits(v.data, from, to)
@@ -545,6 +552,9 @@ func (c *columnChunk) flush(pager file.PageWriter, meta *metadata.ColumnChunkMet
 	c.page = nil
 	if c.dictionary != nil && len(c.dictionary.entries) == 0 {
 		c.dictionary = nil
+	}
+	if c.bloom != nil {
+		c.bloom.addDictionary(c.dictionary)
 	}
 	if c.dictionary != nil {
 		page := file.NewDictionaryPage(memory.NewBufferBytes(c.dictionary.data), int32(len(c.dictionary.entries)), parquet.Encodings.Plain)

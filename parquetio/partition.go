@@ -272,6 +272,11 @@ func hashNumber(v int64) uint32 {
 func shortest(d decimal128.Num) []byte {
 	b := binary.BigEndian.AppendUint64(nil, uint64(d.HighBits()))
 	b = binary.BigEndian.AppendUint64(b, d.LowBits())
+	return withoutSign(b)
+}
+
+// withoutSign returns a number in two's complement, big-endian, in as few bytes as it needs.
+func withoutSign(b []byte) []byte {
 	sign := byte(int8(b[0]) >> 7)
 	for len(b) > 1 && b[0] == sign && (b[1]^sign)&0x80 == 0 {
 		b = b[1:]

@@ -3,12 +3,12 @@ package parquetio
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 	"strconv"
 	"strings"
 
 	"github.com/apache/arrow-go/v18/parquet/compress"
 	"github.com/apache/iceberg-go"
-	"github.com/apache/iceberg-go/table"
 )
 
 // The properties of a table that its files follow, as Iceberg's own writers know them ("Write
@@ -19,8 +19,14 @@ const (
 	propRowGroupBytes = "write.parquet.row-group-size-bytes"
 	propPageBytes     = "write.parquet.page-size-bytes"
 	propDictBytes     = "write.parquet.dict-size-bytes"
+	propBloomBytes    = "write.parquet.bloom-filter-max-bytes"
+	propBloom         = "write.parquet.bloom-filter-enabled.column."
+	propBloomFPP      = "write.parquet.bloom-filter-fpp.column."
 	propMetrics       = "write.metadata.metrics." // default, column.COLUMN: none, counts, truncate(N), full
 )
+
+// bloomFPP is the share of a Bloom filter's false positives, unless the table has another.
+const bloomFPP = 0.01
 
 // codecs are the compression codecs by the names of propCodec.
 var codecs = map[string]compress.Compression{
@@ -31,10 +37,10 @@ var codecs = map[string]compress.Compression{
 // IsWriteProperty reports whether files follow the table property of that name.
 func IsWriteProperty(name string) bool {
 	switch name {
-	case propCodec, propLevel, propRowGroupBytes, propPageBytes, propDictBytes:
+	case propCodec, propLevel, propRowGroupBytes, propPageBytes, propDictBytes, propBloomBytes:
 		return true
 	}
-	return strings.HasPrefix(name, propMetrics)
+	return strings.HasPrefix(name, propMetrics) || strings.HasPrefix(name, propBloom) || strings.HasPrefix(name, propBloomFPP)
 }
 
 // Configure takes the properties of a table over. One that cannot be followed is left out, and the
@@ -71,12 +77,45 @@ func (c *WriterConfig) Configure(properties iceberg.Properties) error {
 	number(propRowGroupBytes, 64<<10, 1<<30, func(n int64) { c.RowGroupBytes = n })
 	number(propPageBytes, 4<<10, 64<<20, func(n int64) { c.PageBytes = n })
 	number(propDictBytes, 1<<10, 64<<20, func(n int64) { c.DictionaryBytes = n })
+	number(propBloomBytes, 1<<10, 16<<20, func(n int64) { c.BloomBytes = 1 << (bits.Len64(uint64(n)) - 1) })
+	c.Bloom = nil
+	for name, text := range properties {
+		column, ok := strings.CutPrefix(name, propBloom)
+		if !ok {
+			continue
+		}
+		enabled, err := strconv.ParseBool(text)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("table property %s is %q, want true or false", name, text))
+		}
+		if !enabled {
+			continue
+		}
+		if c.Bloom == nil {
+			c.Bloom = map[string]float64{}
+		}
+		c.Bloom[column] = bloomFPP
+	}
+	for name, text := range properties {
+		column, ok := strings.CutPrefix(name, propBloomFPP)
+		if !ok {
+			continue
+		}
+		fpp, err := strconv.ParseFloat(text, 64)
+		if err != nil || !(fpp > 0 && fpp < 1) {
+			errs = append(errs, fmt.Errorf("table property %s is %q, want a number between 0 and 1", name, text))
+			continue
+		}
+		if _, enabled := c.Bloom[column]; enabled {
+			c.Bloom[column] = fpp
+		}
+	}
 	c.Metrics = nil
 	for name, mode := range properties {
 		if !strings.HasPrefix(name, propMetrics) || name == propMetrics+"max-inferred-column-defaults" {
 			continue
 		}
-		if !isMetricsMode(mode) {
+		if _, ok := parseMetricsMode(mode); !ok {
 			errs = append(errs, fmt.Errorf("table property %s is %q, want none, counts, truncate(N) or full", name, mode))
 			continue
 		}
@@ -86,38 +125,4 @@ func (c *WriterConfig) Configure(properties iceberg.Properties) error {
 		c.Metrics[name] = mode
 	}
 	return errors.Join(errs...)
-}
-
-func isMetricsMode(mode string) bool {
-	switch mode = strings.ToLower(strings.TrimSpace(mode)); mode {
-	case "none", "counts", "full":
-		return true
-	}
-	n, ok := strings.CutPrefix(mode, "truncate(")
-	n, closed := strings.CutSuffix(n, ")")
-	length, err := strconv.Atoi(n)
-	return ok && closed && err == nil && length > 0
-}
-
-// maxMetrics is of how many columns a manifest entry has metrics, the first of the table: what
-// Iceberg's own writers keep to.
-const maxMetrics = 100
-
-// metricsOf says of which columns of a table there are metrics: those that modes name, and of the
-// first of the others, unless it has another default.
-func metricsOf(schema *iceberg.Schema, modes iceberg.Properties) iceberg.Properties {
-	cols, _ := layout(schema)
-	if _, own := modes[table.DefaultWriteMetricsModeKey]; own || len(cols) <= maxMetrics {
-		return modes
-	}
-	out := iceberg.Properties{table.DefaultWriteMetricsModeKey: "none"}
-	for i := range cols {
-		if c := &cols[i]; len(c.kids) == 0 && len(out) <= maxMetrics {
-			out[table.MetricsModeColumnConfPrefix+"."+c.path] = table.DefaultWriteMetricsModeDefault
-		}
-	}
-	for name, mode := range modes {
-		out[name] = mode
-	}
-	return out
 }

@@ -40,6 +40,12 @@ type WriterConfig struct {
 	// Metrics are the modes of column metrics in manifests, as write.metadata.metrics properties.
 	// Bounds of 16 characters of the first 100 columns if empty.
 	Metrics iceberg.Properties
+	// Bloom are the columns that get a Bloom filter in each row group, by their dotted path, and
+	// the share of the values that are not there which it may let pass. Booleans get none.
+	Bloom map[string]float64
+	// BloomBytes is how large the Bloom filter of one column in one row group may be, a power of
+	// two. 1 MiB if zero.
+	BloomBytes int64
 }
 
 func (c *WriterConfig) setDefaults() {
@@ -61,6 +67,9 @@ func (c *WriterConfig) setDefaults() {
 	if c.DictionaryBytes == 0 {
 		c.DictionaryBytes = 2 << 20
 	}
+	if c.BloomBytes == 0 {
+		c.BloomBytes = 1 << 20
+	}
 }
 
 // A Writer makes one Parquet file in memory. It encodes the pages itself and leaves headers,
@@ -77,11 +86,15 @@ type Writer struct {
 	meta       *metadata.FileMetaDataBuilder
 	index      *metadata.PageIndexBuilder
 	parq       *schema.Schema
+	blooms     metadata.FileBloomFilterBuilder
 	codec      compress.Codec
-	dictionary []bool // by column: worth a try
+	dictionary []bool   // by column: worth a try
+	totals     []bounds // by column
+	paths      []string // by column, as Iceberg knows them
 
 	group   []*columnChunk // the row group at hand, nil between two
 	groups  int16
+	filters int64 // bytes of the Bloom filters of finished row groups
 	levels  leveler
 	scratch scratch
 	rows    int64 // in all
@@ -95,9 +108,10 @@ type File struct {
 	Size int64
 	Rows int64
 
-	table *iceberg.Schema
-	meta  *metadata.FileMetaData
-	cfg   *WriterConfig
+	table  *iceberg.Schema
+	meta   *metadata.FileMetaData
+	totals []bounds // by leaf column
+	cfg    *WriterConfig
 }
 
 // NewWriter returns the writer of one file for rows of a table.
@@ -127,11 +141,15 @@ func (w *Writer) pending() (n int64) {
 	return n
 }
 
-// unfinished returns the memory of the pages that are not full.
+// unfinished returns the memory of the pages that are not full, and of Bloom filters.
 func (w *Writer) unfinished() (n int64) {
+	n = w.filters
 	for _, c := range w.group {
 		if p := c.page; p != nil {
 			n += int64(2*(cap(p.def)+cap(p.rep)) + 4*(cap(p.i32)+cap(p.index)) + 8*cap(p.i64) + cap(p.plain))
+		}
+		if c.bloom != nil {
+			n += c.bloom.memory()
 		}
 	}
 	return n
@@ -171,6 +189,9 @@ func (w *Writer) Write(batch arrow.RecordBatch) error {
 		w.group = make([]*columnChunk, len(all))
 		for i := range w.group {
 			w.group[i] = newColumnChunk(w.parq.Column(i), w.dictionary[i], w.codec, &w.cfg, &w.scratch)
+			if fpp, ok := w.cfg.Bloom[w.paths[i]]; ok && w.group[i].kind != physicalBoolean {
+				w.group[i].bloom = &bloomFilter{kind: w.group[i].kind, fpp: fpp, most: w.cfg.BloomBytes}
+			}
 		}
 	}
 	for i, f := range all {
@@ -203,6 +224,12 @@ func (w *Writer) open() (err error) {
 	if w.codec, err = compress.GetCodec(codecs[w.cfg.Codec]); err != nil {
 		return err
 	}
+	for _, c := range leafColumns(w.table) {
+		w.paths = append(w.paths, c.path)
+	}
+	w.totals = make([]bounds, len(w.paths))
+	invariant.Check(len(w.paths) == w.parq.NumColumns(), "%d leaf columns of the table are %d of the file", len(w.paths), w.parq.NumColumns())
+	w.blooms.Schema = w.parq
 	for i := range w.parq.NumColumns() {
 		column := w.parq.Column(i)
 		properties = append(properties, parquet.WithEncodingPath(column.ColumnPath(), bareEncoding(column)))
@@ -234,6 +261,7 @@ func (w *Writer) endGroup() error {
 		return fmt.Errorf("end row group: %w", err)
 	}
 	group := w.meta.AppendRowGroup()
+	blooms := map[string]metadata.BloomFilterBuilder{}
 	for i, c := range w.group {
 		column := group.NextColumnChunk()
 		pager, err := file.NewPageWriter(&w.parts, codecs[w.cfg.Codec], w.cfg.CompressionLevel, column, w.groups, int16(i), memory.DefaultAllocator, false, nil, nil)
@@ -252,9 +280,17 @@ func (w *Writer) endGroup() error {
 		if err := c.flush(pager, column); err != nil {
 			return fmt.Errorf("end row group: column %s: %w", w.parq.Column(i).Path(), err)
 		}
+		w.totals[i].merge(&c.total, c.kind, c.order == orderSigned)
+		if c.bloom != nil {
+			if filter := c.bloom.builder(); filter != nil {
+				blooms[w.parq.Column(i).Path()] = filter
+				w.filters += filter.Size()
+			}
+		}
 		w.dictionary[i] = (c.dictionary != nil || c.total.values == 0) && !c.fallback
 		invariant.Check(c.rows == int64(w.inRows), "column %s has %d rows, its row group %d", w.parq.Column(i).Path(), c.rows, w.inRows)
 	}
+	w.blooms.AppendRowGroup(group, blooms)
 	group.SetNumRows(w.inRows)
 	if err := group.Finish(0, w.groups); err != nil {
 		return fmt.Errorf("end row group: %w", err)
@@ -277,10 +313,13 @@ func (w *Writer) Close() (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("close parquet file: %w", err)
 	}
-	return &File{Body: w.parts.done(), Size: w.parts.size, Rows: w.rows, table: w.table, meta: meta, cfg: &w.cfg}, nil
+	return &File{Body: w.parts.done(), Size: w.parts.size, Rows: w.rows, table: w.table, meta: meta, totals: w.totals, cfg: &w.cfg}, nil
 }
 
 func (w *Writer) footer() (*metadata.FileMetaData, error) {
+	if err := w.blooms.WriteTo(&w.parts); err != nil {
+		return nil, err
+	}
 	w.index.Finish()
 	var at metadata.PageIndexLocation
 	if err := w.index.WriteTo(&w.parts, &at); err != nil {
@@ -301,21 +340,10 @@ func (w *Writer) footer() (*metadata.FileMetaData, error) {
 	return meta, err
 }
 
-// DataFile returns the manifest entry of the file once it lies at location: counts, sizes,
-// bounds and split offsets come from the footer. The table must be unpartitioned.
+// DataFile returns the manifest entry of the file once it lies at location, with counts, sizes,
+// bounds and split offsets. The table must be unpartitioned.
 func (f *File) DataFile(spec iceberg.PartitionSpec, location string) (iceberg.DataFile, error) {
 	return f.dataFile(spec, nil, location)
-}
-
-func (f *File) dataFile(spec iceberg.PartitionSpec, values map[int]any, location string) (iceberg.DataFile, error) {
-	d, err := table.DataFileFromMetadata(table.DataFileArgs{
-		Schema: f.table, Spec: spec, Format: iceberg.ParquetFile, Metadata: f.meta, PartitionValues: values, SortOrderID: f.cfg.Order.OrderID(), Properties: metricsOf(f.table, f.cfg.Metrics),
-		FilePath: location, FileSize: f.Size, Content: iceberg.EntryContentData, FormatVersion: 2,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("describe data file %s: %w", location, err)
-	}
-	return d, nil
 }
 
 // chunks is a growing file in memory that never moves what it holds.

@@ -49,6 +49,7 @@ type TableConfig struct {
 	KafkaColumn     string        // struct column of partition, offset, …; "" is none
 	PartitionBy     string        // for ParsePartitionBy; "" leaves the table's partitions as they are
 	SortBy          string        // for ParseSortBy; "" leaves the table's sort order as it is
+	Properties      string        // for ParseProperties; those of the table that files follow
 	OnRewind        string        // pause, replay or accept
 	OnIncompatible  string        // dlq, new-column or pause
 	SchemaCheck     string        // what a new schema that the table cannot hold meets at the registry: SchemaCheckOff, …
@@ -407,6 +408,7 @@ func tableKeys() []ConfigKey {
 		key("table.topic.id.columns", "list", "", "Columns that identify a row.", only(notYet, "", "[]")),
 		key("table.topic.partition.by", "list", "", "Partitions of the table: columns, year(c), month(c), day(c), hour(c), bucket(c, N) and truncate(c, N), separated by commas. Empty leaves those that the table has, [] takes them away.", setPartitionBy),
 		key("table.topic.sort.by", "list", "", "Order of the rows in a file: columns, or transforms of them as of partitions, each with asc or desc and nulls first or nulls last, separated by commas. Empty leaves the order that the table has, [] takes it away.", setSortBy),
+		key("table.topic.write.properties", "list", "", "Properties of the table that files follow, as write.parquet.compression-codec=gzip, separated by commas. Others that the table has stay.", setProperties),
 		key("table.topic.upsert.enable", "boolean", "false", "Records replace the row of their key.", only(notYet+": the table is append only", "false")),
 		key("table.topic.cdc.field", "string", "", "Field that says insert, update or delete.", only(notYet, "")),
 		key("table.topic.expire.snapshot.enabled", "boolean", "true", "Old snapshots of the table are expired.",
