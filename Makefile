@@ -34,11 +34,11 @@ check: vet
 
 # Many tests wait: more packages at a time than there are cores. What go test vets, make vet has vetted.
 race:
-	$(GOTESTSUM) -- -race -vet off -p $$(($$(nproc) + 2)) -timeout 20m $$(go list ./... | grep -v '/e2e')
+	$(GOTESTSUM) -- -race -vet off -p $$(($$(nproc) + 2)) -timeout 40m $$(go list ./... | grep -v '/e2e')
 
 # What takes ten times as long with the race detector, and of which make race has less or nothing.
 sim:
-	$(GOTESTSUM) -- -vet off -timeout 20m -run 'TestTableSimulation|TestRestoreAtAnyMoment|TestModel$$|TestFailoverModel|TestConfigChangesNoContent|TestRequestsPer' ./internal/sim ./metadata ./streamstore
+	$(GOTESTSUM) -- -vet off -timeout 20m -run 'TestTableSimulation|TestRestoreAtAnyMoment|TestModel$$|TestFailoverModel|TestConfigChangesNoContent|TestRequestsPer|TestInferenceOfRandomRecords|TestRandomJSONRoundTrip' ./internal/sim ./metadata ./streamstore ./parquetio
 
 fuzz:
 	e2e/lab/fuzz $(FUZZTIME)

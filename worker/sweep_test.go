@@ -431,7 +431,8 @@ func TestSweepLeavesWhatTheTableNames(t *testing.T) {
 	p.exact(rows, 0)
 }
 
-// A commit on the table that it was foreseen for waits for no entry of its own.
+// A commit on the table that it was foreseen for waits for no entry of its own. The first may be
+// foreseen for a table that does not have its columns yet.
 func TestCommitWaitsForNoEntryOfItsOwn(t *testing.T) {
 	p := newPath(t, 2)
 	p.start()
@@ -451,7 +452,7 @@ func TestCommitWaitsForNoEntryOfItsOwn(t *testing.T) {
 			}
 			open = false
 		case control.Journal:
-			if open && !ofData(e) {
+			if open && commits > 0 && !ofData(e) {
 				t.Errorf("%v are named between a request and its commit", e.Names)
 			}
 		}
