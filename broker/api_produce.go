@@ -180,6 +180,8 @@ func produceError(err error) error {
 		code = kerr.MessageTooLarge
 	case errors.Is(err, partition.ErrInvalidRecord):
 		code = kerr.InvalidRecord
+	case errors.Is(err, partition.ErrNotValidated):
+		code = kerr.RequestTimedOut // clients send the batch again
 	case errors.Is(err, partition.ErrInvalidTimestamp):
 		code = kerr.InvalidTimestamp
 	case errors.Is(err, partition.ErrOutOfOrderSequence):
@@ -189,7 +191,11 @@ func produceError(err error) error {
 	default:
 		return err
 	}
-	return refuse(code, "%v", err)
+	r := &refusal{code: code, text: err.Error()}
+	if bad := (*partition.InvalidRecordsError)(nil); errors.As(err, &bad) {
+		r.records = bad.Records
+	}
+	return r
 }
 
 // set stores the result of one partition. It never blocks: partitions call it from
@@ -200,12 +206,27 @@ func (p *produce) set(result *kmsg.ProduceResponseTopicPartition, res partition.
 	if !p.answered {
 		if err = produceError(err); err != nil {
 			result.ErrorCode, result.ErrorMessage = codeAndText(err)
+			result.ErrorRecords = errorRecords(err)
 		} else {
 			result.ErrorCode = 0
 			result.BaseOffset, result.LogStartOffset, result.LogAppendTime = res.BaseOffset, res.LogStartOffset, res.LogAppendTime
 		}
 	}
 	p.leave()
+}
+
+// errorRecords are the records because of which a batch is refused (KIP-467).
+func errorRecords(err error) (all []kmsg.ProduceResponseTopicPartitionErrorRecord) {
+	var r *refusal
+	if !errors.As(err, &r) {
+		return nil
+	}
+	for _, bad := range r.records {
+		e := kmsg.NewProduceResponseTopicPartitionErrorRecord()
+		e.RelativeOffset, e.ErrorMessage = bad.Index, &bad.Reason
+		all = append(all, e)
+	}
+	return all
 }
 
 // redirect adds to a result who leads the partition.

@@ -8,6 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/tabletopic/tabletopic/broker/group"
+	"github.com/tabletopic/tabletopic/partition"
 )
 
 // refuse is a Kafka error with what a user can do about it.
@@ -16,8 +17,9 @@ func refuse(code *kerr.Error, format string, args ...any) error {
 }
 
 type refusal struct {
-	code *kerr.Error
-	text string
+	code    *kerr.Error
+	text    string
+	records []partition.RecordError // of a batch that is refused because of some
 }
 
 func (e *refusal) Error() string { return e.text }

@@ -126,7 +126,9 @@ func (n *Node) open(ctx context.Context) error {
 		return err
 	}
 	n.onClose("metadata backup", n.backup.Close)
-	if err := n.openLog(ctx, bucket, meta); err != nil {
+	registry := schemaregistry.New(meta, n, schemaregistry.Config{}, n.log)
+	n.schemas = control.NewSchemas(lookup(registry), registry)
+	if err := n.openLog(ctx, bucket, meta, worker.NewValidator(n.schemas, registry)); err != nil {
 		return err
 	}
 	if err := n.openExternal(ctx); err != nil {
@@ -135,8 +137,6 @@ func (n *Node) open(ctx context.Context) error {
 	if err := n.openCatalogs(meta); err != nil {
 		return err
 	}
-	registry := schemaregistry.New(meta, n, schemaregistry.Config{}, n.log)
-	n.schemas = control.NewSchemas(lookup(registry), registry)
 	if err := n.openTables(ctx); err != nil {
 		return err
 	}
@@ -212,7 +212,7 @@ func (n *Node) openBucket(ctx context.Context) (objectstore.Bucket, error) {
 }
 
 // openLog takes the node's streams and partitions over from its earlier life.
-func (n *Node) openLog(ctx context.Context, bucket objectstore.Bucket, meta *metadata.Store) error {
+func (n *Node) openLog(ctx context.Context, bucket objectstore.Bucket, meta *metadata.Store, validator partition.Validator) error {
 	var err error
 	n.store, err = streamstore.Open(ctx, streamstore.Config{
 		WAL: streamstore.WALKind(n.cfg.WAL), WALDir: filepath.Join(n.cfg.Data, "wal"), WALBytes: n.cfg.WALBytes, WALLinger: n.cfg.WALLinger,
@@ -234,7 +234,7 @@ func (n *Node) openLog(ctx context.Context, bucket objectstore.Bucket, meta *met
 		return fmt.Errorf("topic-defaults: %w", err)
 	}
 	err = n.patient(ctx, "partitions", func() (err error) {
-		n.set, err = partition.OpenSet(ctx, partition.Config{CheckTable: n.checkTable, Defaults: defaults, RetentionInterval: n.cfg.RetentionInterval, Peers: n.peers}, n.store, meta, n.log)
+		n.set, err = partition.OpenSet(ctx, partition.Config{CheckTable: n.checkTable, Validator: validator, Defaults: defaults, RetentionInterval: n.cfg.RetentionInterval, Peers: n.peers}, n.store, meta, n.log)
 		return err
 	})
 	if err != nil {

@@ -120,6 +120,18 @@ func (m Mapping) Compile(v *ValueSchema, table *iceberg.Schema) (*Decoder, error
 	return &Decoder{table, t.key(), p}, nil
 }
 
+// CompileAlone builds the decoder of records written with v into rows of a table that has their
+// columns and no others, and returns the schema of that table too.
+func CompileAlone(v *ValueSchema) (*Decoder, *iceberg.Schema, error) {
+	var m Mapping
+	table, err := m.TableSchema(v)
+	if err != nil {
+		return nil, nil, err
+	}
+	d, err := m.Compile(v, table)
+	return d, table, err
+}
+
 // A target is the columns of a table that a program fills.
 type target struct {
 	mapping Mapping

@@ -204,15 +204,19 @@ func (p *Partition) validate(ctx context.Context, data []byte, now int64) (recor
 	if err := checkHeader(b); err != nil {
 		return nil, err
 	}
-	r, err := p.set.reader(ctx)
+	readers := p.set.readers
+	if cfg.validates() && !invariant.Off("validation-own-readers") {
+		readers = p.set.validating
+	}
+	r, err := takeReader(ctx, readers)
 	if err != nil {
 		return nil, err
 	}
-	defer p.set.release(r)
+	defer func() { readers <- r }()
 	if err := r.Reset(b); err != nil {
 		return nil, err
 	}
-	latest, err := checkRecords(r, b, cfg, now)
+	latest, err := p.checkRecords(ctx, r, b, cfg, now)
 	if err != nil {
 		return nil, err
 	}
@@ -253,8 +257,9 @@ func checkHeader(b record.Batch) error {
 }
 
 // checkRecords reads every record and returns the largest time.
-func checkRecords(r *record.Reader, b record.Batch, cfg *TopicConfig, now int64) (latest int64, err error) {
+func (p *Partition) checkRecords(ctx context.Context, r *record.Reader, b record.Batch, cfg *TopicConfig, now int64) (latest int64, err error) {
 	latest = -1
+	var bad InvalidRecordsError
 	earliestAllowed, latestAllowed := int64(math.MinInt64), int64(math.MaxInt64)
 	if !cfg.LogAppendTime {
 		if cfg.TimestampBefore < now {
@@ -270,14 +275,28 @@ func checkRecords(r *record.Reader, b record.Batch, cfg *TopicConfig, now int64)
 		if err != nil {
 			return 0, err
 		}
+		if !ok && len(bad.Records) > 0 {
+			return 0, &bad
+		}
 		if !ok {
 			return latest, nil
 		}
+		index := int32(want - b.BaseOffset())
 		if rec.Offset != want {
 			return 0, fmt.Errorf("%w: record %d has offset delta %d", ErrInvalidRecord, want-b.BaseOffset(), rec.Offset-b.BaseOffset())
 		}
+		reason := ""
 		if cfg.Compact && rec.Key == nil {
-			return 0, fmt.Errorf("%w: record %d has no key, and the topic is compacted by key", ErrInvalidRecord, want-b.BaseOffset())
+			reason = "it has no key, and the topic is compacted by key"
+		} else if cfg.validates() {
+			if reason, err = p.set.cfg.Validator.Validate(ctx, p.topic, cfg, &rec); err != nil {
+				return 0, fmt.Errorf("%w: %w", ErrNotValidated, err)
+			}
+		}
+		if reason != "" {
+			if bad.Records = append(bad.Records, RecordError{index, reason}); len(bad.Records) == maxRecordErrors {
+				return 0, &bad
+			}
 		}
 		// −1 is a record without time, which any bound allows.
 		if t := rec.Timestamp; t != -1 && (t < earliestAllowed || t > latestAllowed) {

@@ -32,6 +32,8 @@ type TopicConfig struct {
 
 	// The subjects of the schemas with which values and keys are written.
 	ValueSubject, KeySubject SubjectStrategy
+	// What is validated of values and keys before they are appended.
+	ValidateValue, ValidateKey Validation
 
 	Table TableConfig
 }
@@ -52,6 +54,7 @@ type TableConfig struct {
 	Properties      string        // for ParseProperties; those of the table that files follow
 	OnRewind        string        // pause, replay or accept
 	OnIncompatible  string        // dlq, new-column or pause
+	Validate        Validation    // of the parts that name a schema; ValidateValue and ValidateKey include it
 	SchemaCheck     string        // what a new schema that the table cannot hold meets at the registry: SchemaCheckOff, …
 	Value, Key      Payload       // how they become columns; keys do not if the format is FormatBytes
 	KeyColumn       string        // of the key, if it becomes one
@@ -126,6 +129,9 @@ func ParseTopicConfig(raw map[string]string) (TopicConfig, error) {
 		c.Table.ExpireAfter = min(max(360*c.Table.TargetLag, 5*time.Minute), 24*time.Hour)
 	}
 	if err := c.Table.checkPayloads(); err != nil {
+		return TopicConfig{}, fmt.Errorf("%w: %w", ErrInvalidConfig, err)
+	}
+	if err := c.setValidation(); err != nil {
 		return TopicConfig{}, fmt.Errorf("%w: %w", ErrInvalidConfig, err)
 	}
 	return c, nil
@@ -399,6 +405,8 @@ func tableKeys() []ConfigKey {
 		key("table.topic.on.incompatible", "string", "dlq", "What to do with a schema that the table cannot hold: send its records to the dead letters, give the fields that do not fit a new column (x__v2 for x), or pause until somebody changes the table.", setOnIncompatible),
 		key("table.topic.schema.check", "string", SchemaCheckOff, "What a new version of a subject of the topic meets at the registry if the table cannot hold it: off, nothing; warn, a warning; enforce, it is refused.",
 			oneOf(func(c *TopicConfig, v string) { c.Table.SchemaCheck = v }, nil, SchemaCheckOff, SchemaCheckWarn, SchemaCheckEnforce)),
+		key("table.topic.validate", "string", string(ValidateNone), "What is validated of the values, and keys, that name the schema of a column before they are appended: none, nothing; id, that the schema is a version of the subject; full, that the payload becomes a row too.",
+			oneOf(func(c *TopicConfig, v string) { c.Table.Validate = Validation(v) }, nil, string(ValidateNone), string(ValidateID), string(ValidateFull))),
 		key("table.topic.hold.max.ms", "long", "604800000", "How much longer than retention says records are kept for a table that lags behind; -1 is without end.",
 			integer(-1, math.MaxInt64/int64(time.Millisecond), func(c *TopicConfig, n int64) { c.Table.HoldMax = time.Duration(n) * time.Millisecond })),
 		key("table.topic.schema.type", "string", "schema", "Where the schema of the values comes from.",

@@ -25,6 +25,8 @@ var (
 	ErrTooLarge = record.ErrTooLarge
 	// ErrInvalidRecord says that a sound batch holds what the topic does not take.
 	ErrInvalidRecord = errors.New("invalid record")
+	// ErrNotValidated says that it is not known now whether a record is what the topic takes.
+	ErrNotValidated = errors.New("records not validated: the schema registry does not answer")
 	// ErrInvalidTimestamp says that a record's time is out of the topic's bounds.
 	ErrInvalidTimestamp = errors.New("invalid timestamp")
 	// ErrOutOfOrderSequence says that an idempotent producer skipped or repeats numbers.
@@ -41,6 +43,32 @@ var (
 	ErrInvalidConfig     = errors.New("invalid topic configuration")
 	ErrInvalidPartitions = errors.New("invalid number of partitions")
 )
+
+// An InvalidRecordsError is an ErrInvalidRecord that says which records of a batch the topic does
+// not take. The batch may have more of them behind the last one.
+type InvalidRecordsError struct {
+	Records []RecordError
+}
+
+// A RecordError is why one record of a batch is not taken.
+type RecordError struct {
+	Index  int32 // in the batch, from 0
+	Reason string
+}
+
+// maxRecordErrors bounds an [InvalidRecordsError], and what a batch can have the registry look up in vain.
+const maxRecordErrors = 100
+
+func (e *InvalidRecordsError) Error() string {
+	first := e.Records[0]
+	s := fmt.Sprintf("%v: record %d: %s", ErrInvalidRecord, first.Index, first.Reason)
+	if n := len(e.Records) - 1; n > 0 {
+		s += fmt.Sprintf("; and %d more", n)
+	}
+	return s
+}
+
+func (e *InvalidRecordsError) Unwrap() error { return ErrInvalidRecord }
 
 // streamError turns the errors of a stream into those of a partition.
 func streamError(err error) error {

@@ -206,11 +206,11 @@ func (p *Partition) findRecord(ctx context.Context, ts int64) (offset, timestamp
 
 // eachTime calls fn with offset and time of each record of b until it returns false.
 func (p *Partition) eachTime(ctx context.Context, b record.Batch, fn func(offset, timestamp int64) bool) error {
-	rd, err := p.set.reader(ctx)
+	rd, err := takeReader(ctx, p.set.readers)
 	if err != nil {
 		return err
 	}
-	defer p.set.release(rd)
+	defer func() { p.set.readers <- rd }()
 	if err := rd.Reset(b); err != nil {
 		return err
 	}

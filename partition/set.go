@@ -38,7 +38,7 @@ type Config struct {
 	// MaxUncompressedBytes is how much one batch may decompress to. 128 MiB if zero.
 	MaxUncompressedBytes int
 	// Readers is how many batches are checked at the same time, which bounds the memory of
-	// decompression. GOMAXPROCS if zero.
+	// decompression, and as many of topics that validate payloads. GOMAXPROCS if zero.
 	Readers int
 	// CheckTable refuses table settings that cannot work here, such as a catalog that does
 	// not exist. Every setting that can be read is taken if nil.
@@ -46,6 +46,8 @@ type Config struct {
 	// Defaults are settings of tables that topics have unless they set them, from
 	// ParseTopicDefaults.
 	Defaults map[string]string
+	// Validator judges the payloads of topics that ask for it. No topic can ask if nil.
+	Validator Validator
 	// Peers reaches the other nodes of the cluster. If nil, members count as alive, and hear of
 	// changes when they look.
 	Peers Peers
@@ -101,7 +103,8 @@ type Set struct {
 	log   *slog.Logger
 
 	readers     chan *record.Reader
-	checkpoints chan *Partition // asked for; when full, a partition asks again later
+	validating  chan *record.Reader // of topics that ask the registry, so that others never wait for it
+	checkpoints chan *Partition     // asked for; when full, a partition asks again later
 	ctx         context.Context
 	cancel      context.CancelCauseFunc
 	loops       sync.WaitGroup
@@ -139,12 +142,13 @@ func OpenSet(ctx context.Context, cfg Config, store *streamstore.Store, meta *me
 	}
 	s := &Set{
 		cfg: cfg, store: store, meta: meta, log: log,
-		readers: make(chan *record.Reader, cfg.Readers), checkpoints: make(chan *Partition, 1024), admin: newGate(),
+		readers: make(chan *record.Reader, cfg.Readers), validating: make(chan *record.Reader, cfg.Readers), checkpoints: make(chan *Partition, 1024), admin: newGate(),
 		topics: map[string]*topic{}, byID: map[uuid.UUID]*topic{}, last: newEvent(),
 		unfinished: map[uuid.UUID]int{}, poke: make(chan struct{}, 1),
 	}
 	for range cfg.Readers {
 		s.readers <- &record.Reader{Limit: cfg.MaxUncompressedBytes}
+		s.validating <- &record.Reader{Limit: cfg.MaxUncompressedBytes}
 	}
 	topics, err := s.take(ctx)
 	if err != nil {
@@ -378,6 +382,9 @@ func (s *Set) Partition(name string, index int32) (*Partition, error) {
 // cannot work.
 func (s *Set) CheckConfig(topic string, raw map[string]string) (TopicConfig, error) {
 	cfg, err := ParseTopicConfig(s.effective(topic, raw))
+	if err == nil && cfg.validates() && s.cfg.Validator == nil {
+		return cfg, fmt.Errorf("%w: there is no schema registry to validate payloads with", ErrInvalidConfig)
+	}
 	if err == nil && s.cfg.CheckTable != nil {
 		if terr := s.cfg.CheckTable(topic, cfg.Table); terr != nil {
 			err = fmt.Errorf("%w: %w", ErrInvalidConfig, terr)
@@ -611,17 +618,15 @@ func (s *Set) alterConfig(ctx context.Context, name string, set map[string]strin
 	return changed, s.applyMine(ctx, changed)
 }
 
-// reader takes one of the readers that check batches; release gives it back.
-func (s *Set) reader(ctx context.Context) (*record.Reader, error) {
+// takeReader takes one of the readers that check batches, which is to be given back.
+func takeReader(ctx context.Context, readers <-chan *record.Reader) (*record.Reader, error) {
 	select {
-	case r := <-s.readers:
+	case r := <-readers:
 		return r, nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 }
-
-func (s *Set) release(r *record.Reader) { s.readers <- r }
 
 // askCheckpoint queues p for a checkpoint; false if the queue is full.
 func (s *Set) askCheckpoint(p *Partition) bool {

@@ -117,6 +117,18 @@ func (r *Registry) Latest(ctx context.Context, subject string) (id int32, err er
 	return 0, metadata.ErrSchemaNotExist
 }
 
+// Holds reports whether a schema is a version, not a deleted one, of a subject or of the one that
+// its alias names.
+func (r *Registry) Holds(ctx context.Context, subject string, id int32) (bool, error) {
+	c, err := r.ownConfig(ctx, subject)
+	if err != nil {
+		return false, err
+	}
+	subject = cmp.Or(c.Alias, subject)
+	versions, err := r.store.VersionsOf(ctx, int(id))
+	return slices.ContainsFunc(versions, func(v metadata.SubjectVersion) bool { return v.Subject == subject && !v.Deleted }), err
+}
+
 // GUID returns the id of the schema of that identity, or metadata.ErrSchemaNotExist.
 func (r *Registry) GUID(ctx context.Context, guid uuid.UUID) (id int32, err error) {
 	s, err := r.store.SchemaByGUID(ctx, guid)

@@ -212,6 +212,19 @@ func (s *Schemas) renamed(ctx context.Context, message string, v *parquetio.Valu
 	return nil
 }
 
+// Record returns the [RecordName] of what w writes. Its errors are those of Value.
+func (s *Schemas) Record(ctx context.Context, w Writer) (string, error) {
+	r, err := s.lookup(ctx, w.Schema)
+	if err != nil {
+		return "", fmt.Errorf("schema %s: %w", w, err)
+	}
+	name, err := RecordName(r, w.Message)
+	if err != nil {
+		return "", fmt.Errorf("schema %s: %w: %w", w, ErrUnusableSchema, err)
+	}
+	return name, nil
+}
+
 // RecordName returns what the strategies of subjects call the record of a schema: the full name of
 // an Avro type, or of a Protobuf message, the title of a JSON Schema; empty if it has none.
 func RecordName(r RegisteredSchema, message string) (string, error) {
