@@ -12,7 +12,7 @@ func handleOffsetFetch(ctx context.Context, b *Broker, r *request, req *kmsg.Off
 	resp := kmsg.NewPtrOffsetFetchResponse()
 	if r.version >= 8 {
 		for _, g := range req.Groups {
-			resp.Groups = append(resp.Groups, b.fetchOffsets(ctx, g.Group, g.Topics))
+			resp.Groups = append(resp.Groups, b.fetchOffsets(ctx, g))
 		}
 		return resp
 	}
@@ -23,7 +23,9 @@ func handleOffsetFetch(ctx context.Context, b *Broker, r *request, req *kmsg.Off
 	for _, t := range req.Topics {
 		topics = append(topics, kmsg.OffsetFetchRequestGroupTopic{Topic: t.Topic, Partitions: t.Partitions})
 	}
-	g := b.fetchOffsets(ctx, req.Group, topics)
+	asked := kmsg.NewOffsetFetchRequestGroup()
+	asked.Group, asked.Topics = req.Group, topics
+	g := b.fetchOffsets(ctx, asked)
 	resp.ErrorCode = g.ErrorCode
 	for _, t := range g.Topics {
 		rt := kmsg.NewOffsetFetchResponseTopic()
@@ -38,11 +40,15 @@ func handleOffsetFetch(ctx context.Context, b *Broker, r *request, req *kmsg.Off
 	return resp
 }
 
-func (b *Broker) fetchOffsets(ctx context.Context, group string, topics []kmsg.OffsetFetchRequestGroupTopic) kmsg.OffsetFetchResponseGroup {
-	resp, err := b.groups.Fetch(ctx, group, topics)
+func (b *Broker) fetchOffsets(ctx context.Context, g kmsg.OffsetFetchRequestGroup) kmsg.OffsetFetchResponseGroup {
+	member := ""
+	if g.MemberID != nil {
+		member = *g.MemberID
+	}
+	resp, err := b.groups.Fetch(ctx, g.Group, member, g.MemberEpoch, g.Topics)
 	if err != nil {
 		resp = kmsg.NewOffsetFetchResponseGroup()
-		resp.Group, resp.ErrorCode = group, groupCode(err)
+		resp.Group, resp.ErrorCode = g.Group, groupCode(err)
 	}
 	return resp
 }

@@ -67,6 +67,8 @@ func newAPITable() *apiTable {
 		{key: kmsg.OffsetDelete, min: 0, max: 0, handle: on(handleOffsetDelete)},
 		{key: kmsg.IncrementalAlterConfigs, min: 0, max: 1, handle: on(handleIncrementalAlterConfigs)},
 		{key: kmsg.DescribeCluster, min: 0, max: 2, handle: on(handleDescribeCluster)},
+		{key: kmsg.ConsumerGroupHeartbeat, min: 0, max: 1, handle: on(handleConsumerGroupHeartbeat)},
+		{key: kmsg.ConsumerGroupDescribe, min: 0, max: 1, handle: on(handleConsumerGroupDescribe)},
 		{key: kmsg.DescribeTopicPartitions, min: 0, max: 0, handle: on(handleDescribeTopicPartitions)},
 	}}
 	for i := range t.list {

@@ -34,6 +34,7 @@ func (s *State) Join(now time.Time, t shard.Ticket, req *kmsg.JoinGroupRequest, 
 		return refuse(err)
 	}
 	g := s.group(req.Group)
+	g.consumer = nil // it has no members; the next generation is a record of the classic protocol
 	instance := deref(req.InstanceID)
 	var step shard.Step
 	id := req.MemberID
@@ -104,6 +105,9 @@ func (s *State) checkJoin(req *kmsg.JoinGroupRequest) *kerr.Error {
 		return kerr.InconsistentGroupProtocol
 	}
 	g := s.groups[req.Group]
+	if g != nil && g.consumer != nil && g.occupied() {
+		return kerr.InconsistentGroupProtocol
+	}
 	if g == nil || len(g.members) == 0 {
 		if req.MemberID != "" && (g == nil || g.pending[req.MemberID].IsZero()) {
 			return kerr.UnknownMemberID
@@ -366,7 +370,7 @@ func (s *State) Sync(now time.Time, t shard.Ticket, req *kmsg.SyncGroupRequest) 
 		return answer(t, resp)
 	}
 	g := s.groups[req.Group]
-	if g == nil {
+	if g == nil || g.consumer != nil {
 		return refuse(kerr.UnknownMemberID)
 	}
 	m, err := g.check(req.MemberID, deref(req.InstanceID), req.Generation)
@@ -419,7 +423,7 @@ func (g *group) fillSync(resp *kmsg.SyncGroupResponse, assignment []byte) {
 func (s *State) Heartbeat(now time.Time, t shard.Ticket, req *kmsg.HeartbeatRequest) shard.Step {
 	resp := req.ResponseKind().(*kmsg.HeartbeatResponse)
 	g := s.groups[req.Group]
-	if g == nil {
+	if g == nil || g.consumer != nil {
 		resp.ErrorCode = kerr.UnknownMemberID.Code
 		return answer(t, resp)
 	}
@@ -443,6 +447,9 @@ func (s *State) Leave(now time.Time, t shard.Ticket, req *kmsg.LeaveGroupRequest
 	leave := func(memberID, instance string) int16 {
 		if g == nil {
 			return kerr.UnknownMemberID.Code
+		}
+		if g.consumer != nil {
+			return s.removeByAdmin(g, memberID, instance, now, &step)
 		}
 		if instance != "" && memberID == "" { // an administrator names only the instance
 			memberID = g.static[instance]

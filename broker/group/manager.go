@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -36,7 +37,10 @@ type Manager struct {
 	log   *slog.Logger
 	watch func() // ends the watch of topics
 
+	changes atomic.Uint64 // of topics so far
+
 	mu     sync.Mutex
+	topics *Topics         // guarded by mu; as of Version changes
 	shards map[int32]*slot // guarded by mu
 	closed bool            // guarded by mu
 }
@@ -61,6 +65,7 @@ func Open(set *partition.Set, cfg Config, log *slog.Logger) *Manager {
 	cfg.setDefaults()
 	m := &Manager{cfg: cfg, set: set, log: log, shards: map[int32]*slot{}}
 	m.watch = set.Watch(func(e partition.Event) {
+		m.changes.Add(1)
 		switch {
 		case e.Topic.Name == Topic:
 			m.endMoved()
@@ -263,11 +268,41 @@ func (m *Manager) Commit(ctx context.Context, req *kmsg.OffsetCommitRequest) (*k
 	})
 }
 
-// Fetch returns the offsets of one group; nil topics means all.
-func (m *Manager) Fetch(ctx context.Context, group string, topics []kmsg.OffsetFetchRequestGroupTopic) (kmsg.OffsetFetchResponseGroup, error) {
+// Fetch returns the offsets of one group; nil topics means all. member and epoch are those of
+// a member of the consumer protocol, "" and -1 of anybody else.
+func (m *Manager) Fetch(ctx context.Context, group, member string, epoch int32, topics []kmsg.OffsetFetchRequestGroupTopic) (kmsg.OffsetFetchResponseGroup, error) {
 	return do[kmsg.OffsetFetchResponseGroup](ctx, m, group, func(s *State, _ time.Time, t shard.Ticket) shard.Step {
-		return s.Fetch(t, group, topics)
+		return s.Fetch(t, group, member, epoch, topics)
 	})
+}
+
+func (m *Manager) ConsumerHeartbeat(ctx context.Context, req *kmsg.ConsumerGroupHeartbeatRequest, client Client) (*kmsg.ConsumerGroupHeartbeatResponse, error) {
+	id, topics := uuid.NewString(), m.currentTopics()
+	return do[*kmsg.ConsumerGroupHeartbeatResponse](ctx, m, req.Group, func(s *State, now time.Time, t shard.Ticket) shard.Step {
+		return s.ConsumerHeartbeat(now, t, req, client, id, topics)
+	})
+}
+
+func (m *Manager) DescribeConsumer(ctx context.Context, group string) (kmsg.ConsumerGroupDescribeResponseGroup, error) {
+	topics := m.currentTopics()
+	return do[kmsg.ConsumerGroupDescribeResponseGroup](ctx, m, group, func(s *State, _ time.Time, t shard.Ticket) shard.Step {
+		return s.DescribeConsumer(t, group, topics)
+	})
+}
+
+// currentTopics returns the topics as they are; they are listed again only after a change.
+func (m *Manager) currentTopics() *Topics {
+	version := m.changes.Load()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.topics == nil || m.topics.Version < version {
+		byName := map[string]TopicInfo{}
+		for _, t := range m.set.Topics() {
+			byName[t.Name] = TopicInfo{ID: t.ID, Partitions: len(t.Partitions), Internal: t.Internal}
+		}
+		m.topics = NewTopics(version, byName)
+	}
+	return m.topics
 }
 
 func (m *Manager) DeleteOffsets(ctx context.Context, req *kmsg.OffsetDeleteRequest) (*kmsg.OffsetDeleteResponse, error) {
@@ -288,11 +323,11 @@ func (m *Manager) Describe(ctx context.Context, group string, version int16) (km
 	})
 }
 
-// List returns the groups of every partition led here.
-func (m *Manager) List(ctx context.Context, states []string) ([]kmsg.ListGroupsResponseGroup, error) {
+// List returns the groups of every partition led here, of the given states and types if there are any.
+func (m *Manager) List(ctx context.Context, states, types []string) ([]kmsg.ListGroupsResponseGroup, error) {
 	all := []kmsg.ListGroupsResponseGroup{}
 	err := m.each(ctx, func(s *shard.Shard[*State]) error {
-		v, err := s.Do(ctx, func(s *State, _ time.Time, t shard.Ticket) shard.Step { return s.List(t, states) })
+		v, err := s.Do(ctx, func(s *State, _ time.Time, t shard.Ticket) shard.Step { return s.List(t, states, types) })
 		if err == nil {
 			all = append(all, v.([]kmsg.ListGroupsResponseGroup)...)
 		}

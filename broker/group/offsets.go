@@ -3,6 +3,7 @@ package group
 import (
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -50,13 +51,19 @@ func (s *State) checkCommit(now time.Time, req *kmsg.OffsetCommitRequest) *kerr.
 	}
 	g := s.groups[req.Group]
 	if req.Generation < 0 && req.MemberID == "" { // a consumer that assigns its partitions itself
-		if g != nil && len(g.members) > 0 {
+		if g != nil && g.occupied() {
 			return kerr.UnknownMemberID
 		}
 		return nil
 	}
 	if g == nil {
 		return kerr.IllegalGeneration
+	}
+	if g.consumer != nil {
+		if req.Version < 9 { // knows no member epochs
+			return kerr.UnsupportedVersion
+		}
+		return g.consumer.checkEpoch(req.MemberID, req.Generation)
 	}
 	m, err := g.check(req.MemberID, deref(req.InstanceID), req.Generation)
 	if err != nil {
@@ -69,13 +76,20 @@ func (s *State) checkCommit(now time.Time, req *kmsg.OffsetCommitRequest) *kerr.
 	return nil
 }
 
-// Fetch returns the offsets of one group, all of them if topics is nil.
-func (s *State) Fetch(t shard.Ticket, group string, topics []kmsg.OffsetFetchRequestGroupTopic) shard.Step {
+// Fetch returns the offsets of one group, all of them if topics is nil. A member of the
+// consumer protocol says its epoch; others none, -1.
+func (s *State) Fetch(t shard.Ticket, group, member string, epoch int32, topics []kmsg.OffsetFetchRequestGroupTopic) shard.Step {
 	resp := kmsg.NewOffsetFetchResponseGroup()
 	resp.Group = group
 	var offsets map[topicPartition]offset
 	if g := s.groups[group]; g != nil {
 		offsets = g.offsets
+		if g.consumer != nil && (member != "" || epoch >= 0) {
+			if err := g.consumer.checkEpoch(member, epoch); err != nil {
+				resp.ErrorCode = err.Code
+				return answer(t, resp)
+			}
+		}
 	}
 	if topics == nil {
 		topics = allTopics(offsets)
@@ -112,7 +126,8 @@ func allTopics(offsets map[topicPartition]offset) []kmsg.OffsetFetchRequestGroup
 }
 
 // DeleteOffsets handles OffsetDelete: offsets of topics that no member is subscribed to.
-// Subscriptions are the clients' own bytes, so a group with members keeps all its offsets.
+// In the classic protocol subscriptions are the clients' own bytes, so a group with members
+// keeps all its offsets.
 func (s *State) DeleteOffsets(t shard.Ticket, req *kmsg.OffsetDeleteRequest) shard.Step {
 	resp := req.ResponseKind().(*kmsg.OffsetDeleteResponse)
 	g := s.groups[req.Group]
@@ -128,7 +143,7 @@ func (s *State) DeleteOffsets(t shard.Ticket, req *kmsg.OffsetDeleteRequest) sha
 			sp := kmsg.NewOffsetDeleteResponseTopicPartition()
 			sp.Partition = rp.Partition
 			tp := topicPartition{rt.Topic, rp.Partition}
-			if len(g.members) > 0 {
+			if g.subscribes(rt.Topic) {
 				sp.ErrorCode = kerr.GroupSubscribedToTopic.Code
 			} else if _, ok := g.offsets[tp]; ok {
 				step.Records = append(step.Records, offsetRecord(g.id, tp, nil))
@@ -139,6 +154,19 @@ func (s *State) DeleteOffsets(t shard.Ticket, req *kmsg.OffsetDeleteRequest) sha
 	}
 	step.Answers = []shard.Answer{{To: t, Value: resp}}
 	return step
+}
+
+// subscribes tells whether a member may be subscribed to a topic.
+func (g *group) subscribes(topic string) bool {
+	if g.consumer == nil {
+		return len(g.members) > 0
+	}
+	for _, m := range g.consumer.members {
+		if m.regex != "" || slices.Contains(m.topics, topic) {
+			return true
+		}
+	}
+	return false
 }
 
 // ForgetTopic drops the offsets of a deleted topic.
@@ -163,7 +191,7 @@ func (s *State) Delete(t shard.Ticket, group string) shard.Step {
 	case g == nil:
 		resp.ErrorCode = kerr.GroupIDNotFound.Code
 		return answer(t, resp)
-	case len(g.members) > 0:
+	case g.occupied():
 		resp.ErrorCode = kerr.NonEmptyGroup.Code
 		return answer(t, resp)
 	}
@@ -171,20 +199,27 @@ func (s *State) Delete(t shard.Ticket, group string) shard.Step {
 	for tp := range g.offsets {
 		step.Records = append(step.Records, offsetRecord(group, tp, nil))
 	}
-	step.Records = append(step.Records, groupRecord(group, nil))
+	step.Records = append(step.Records, g.tombstone())
 	return step
 }
 
-// List returns the groups, of the given states if there are any.
-func (s *State) List(t shard.Ticket, states []string) shard.Step {
+// List returns the groups, of the given states and types if there are any. Case does not count, as in Kafka.
+func (s *State) List(t shard.Ticket, states, types []string) shard.Step {
 	list := []kmsg.ListGroupsResponseGroup{}
+	asked := func(list []string, have string) bool {
+		return len(list) == 0 || slices.ContainsFunc(list, func(s string) bool { return strings.EqualFold(s, have) })
+	}
 	for _, id := range slices.Sorted(maps.Keys(s.groups)) {
 		g := s.groups[id]
-		if len(states) > 0 && !slices.Contains(states, string(g.phase)) {
+		kind, state := "classic", g.phase
+		if g.consumer != nil {
+			kind, state = "consumer", g.consumer.phase()
+		}
+		if !asked(states, string(state)) || !asked(types, kind) {
 			continue
 		}
 		lg := kmsg.NewListGroupsResponseGroup()
-		lg.Group, lg.ProtocolType, lg.GroupState, lg.GroupType = id, g.protocolType, string(g.phase), "classic"
+		lg.Group, lg.ProtocolType, lg.GroupState, lg.GroupType = id, g.protocolType, string(state), kind
 		list = append(list, lg)
 	}
 	return answer(t, list)
@@ -195,11 +230,11 @@ func (s *State) Describe(t shard.Ticket, group string, version int16) shard.Step
 	resp := kmsg.NewDescribeGroupsResponseGroup()
 	resp.Group = group
 	g := s.groups[group]
-	if g == nil {
+	if g == nil || g.consumer != nil {
 		resp.State = "Dead"
 		if version >= 6 {
 			resp.ErrorCode = kerr.GroupIDNotFound.Code
-			resp.ErrorMessage = kmsg.StringPtr("group " + group + " not found")
+			resp.ErrorMessage = kmsg.StringPtr("there is no group " + group + " of the classic protocol")
 		}
 		return answer(t, resp)
 	}

@@ -2,6 +2,7 @@ package group
 
 import (
 	"cmp"
+	"encoding/binary"
 	"maps"
 	"slices"
 	"time"
@@ -23,6 +24,9 @@ type Config struct {
 	MaxSize int
 	// MaxMetadata is the largest metadata of a committed offset, in bytes. 4,096 if zero.
 	MaxMetadata int
+	// ConsumerSession is the session timeout of members of the consumer protocol, ConsumerHeartbeat
+	// how often they are told to send heartbeats (KIP-848). 45 s and 5 s if zero.
+	ConsumerSession, ConsumerHeartbeat time.Duration
 	// Retention is how long offsets of a group without members are kept. 7 days if zero.
 	Retention time.Duration
 	// Partitions of __consumer_offsets when it is created. 16 if zero.
@@ -35,6 +39,8 @@ func (c *Config) setDefaults() {
 	c.InitialDelay = cmp.Or(c.InitialDelay, 500*time.Millisecond)
 	c.MaxSize = cmp.Or(c.MaxSize, 10_000)
 	c.MaxMetadata = cmp.Or(c.MaxMetadata, 4096)
+	c.ConsumerSession = cmp.Or(c.ConsumerSession, 45*time.Second)
+	c.ConsumerHeartbeat = cmp.Or(c.ConsumerHeartbeat, 5*time.Second)
 	c.Retention = cmp.Or(c.Retention, 7*24*time.Hour)
 	c.Partitions = cmp.Or(c.Partitions, 16)
 }
@@ -77,6 +83,23 @@ type group struct {
 	deadline     time.Time // of preparing or completing
 	initial      bool      // preparing, and waiting for more first members
 	joined       int       // counts joins, for a stable order
+
+	// Not nil: the group is one of the consumer protocol, and of the above only id, phase empty,
+	// protocolType, offsets and since are its.
+	consumer *consumerGroup
+}
+
+// occupied tells whether the group has members.
+func (g *group) occupied() bool {
+	return len(g.members) > 0 || g.consumer != nil && len(g.consumer.members) > 0
+}
+
+// tombstone is the record that ends the group.
+func (g *group) tombstone() record.Record {
+	if g.consumer != nil {
+		return record.Record{Key: consumerKey(consumerGroupKey, g.id)}
+	}
+	return groupRecord(g.id, nil)
 }
 
 type member struct {
@@ -116,6 +139,12 @@ func (g *group) ordered() []*member {
 
 // Replay implements [shard.State].
 func (s *State) Replay(r record.Record) error {
+	if len(r.Key) >= 2 {
+		switch version := int16(binary.BigEndian.Uint16(r.Key)); version {
+		case consumerGroupKey, consumerMemberKey, consumerTargetKey, consumerTargetMemberKey, consumerCurrentKey:
+			return s.replayConsumer(version, r)
+		}
+	}
 	ok, ov, gk, gv, err := parseRecord(r)
 	switch {
 	case err != nil:
@@ -141,6 +170,7 @@ func (s *State) Replay(r record.Record) error {
 // replay takes members and assignment as the record has them; what is known of members in
 // memory beyond that stays.
 func (g *group) replay(v *kmsg.GroupMetadataValue) {
+	g.consumer = nil
 	g.protocolType, g.generation, g.protocol, g.leader = v.ProtocolType, v.Generation, deref(v.Protocol), deref(v.Leader)
 	g.since, g.phase, g.deadline = time.UnixMilli(v.CurrentStateTimestamp), empty, time.Time{}
 	members := map[string]*member{}
@@ -198,7 +228,10 @@ func (s *State) Snapshot() []record.Record {
 	var out []record.Record
 	for _, id := range slices.Sorted(maps.Keys(s.groups)) {
 		g := s.groups[id]
-		if !g.since.IsZero() {
+		switch {
+		case g.consumer != nil:
+			out = append(out, g.consumer.records(g.id, g.since)...)
+		case !g.since.IsZero():
 			// A rebalance under way is not written: the last stable generation is what counts.
 			out = append(out, g.record(g.since, func(m *member) []byte { return m.assignment }))
 		}
@@ -226,7 +259,7 @@ func (s *State) Tick(now time.Time) shard.Step {
 	s.wake = time.Time{}
 	for _, id := range slices.Sorted(maps.Keys(s.groups)) {
 		s.tick(s.groups[id], now, &step)
-		if g := s.groups[id]; len(g.members)+len(g.pending)+len(g.offsets) == 0 && g.since.IsZero() {
+		if g := s.groups[id]; !g.occupied() && len(g.pending)+len(g.offsets) == 0 && g.since.IsZero() {
 			delete(s.groups, id) // never more than a first, unfinished join
 		}
 	}
@@ -235,6 +268,10 @@ func (s *State) Tick(now time.Time) shard.Step {
 }
 
 func (s *State) tick(g *group, now time.Time, step *shard.Step) {
+	if g.consumer != nil {
+		s.tickConsumer(g, now, step)
+		return
+	}
 	for id, until := range g.pending {
 		if !now.Before(until) {
 			delete(g.pending, id)
@@ -310,7 +347,7 @@ func (s *State) expire(now time.Time, step *shard.Step) {
 }
 
 func (s *State) expireGroup(g *group, now time.Time, step *shard.Step) {
-	if len(g.members) > 0 || len(g.pending) > 0 || now.Sub(g.since) < s.cfg.Retention {
+	if g.occupied() || len(g.pending) > 0 || now.Sub(g.since) < s.cfg.Retention {
 		return
 	}
 	left := len(g.offsets)
@@ -321,7 +358,7 @@ func (s *State) expireGroup(g *group, now time.Time, step *shard.Step) {
 		}
 	}
 	if left == 0 {
-		step.Records = append(step.Records, groupRecord(g.id, nil))
+		step.Records = append(step.Records, g.tombstone())
 	}
 }
 

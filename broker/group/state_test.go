@@ -2,11 +2,14 @@ package group
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+	"github.com/google/uuid"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -20,12 +23,56 @@ type script struct {
 	log     []record.Record // what is durable
 	now     time.Time
 	tickets map[shard.Ticket]string
+	topics  *Topics
 	next    shard.Ticket
 	out     strings.Builder
 }
 
 func newScript() *script {
-	return &script{state: NewState(Config{}), now: time.Unix(1000, 0), tickets: map[shard.Ticket]string{}}
+	s := &script{state: NewState(Config{}), now: time.Unix(1000, 0), tickets: map[shard.Ticket]string{}}
+	s.setTopics("t=4 u=2 __internal=2")
+	return s
+}
+
+// setTopics makes the topics that there are: name=partitions.
+func (s *script) setTopics(list string) {
+	topics, version := map[string]TopicInfo{}, uint64(1)
+	for _, w := range strings.Fields(list) {
+		name, n, _ := strings.Cut(w, "=")
+		partitions, _ := strconv.Atoi(n)
+		topics[name] = TopicInfo{ID: topicID(name), Partitions: partitions, Internal: strings.HasPrefix(name, "__")}
+	}
+	if s.topics != nil {
+		version = s.topics.Version + 1
+	}
+	s.topics = NewTopics(version, topics)
+}
+
+func topicID(name string) uuid.UUID { return uuid.NewSHA1(uuid.Nil, []byte(name)) }
+
+// owned reads t:0,1;u:0.
+func owned(list string) []kmsg.ConsumerGroupHeartbeatRequestTopic {
+	out := []kmsg.ConsumerGroupHeartbeatRequestTopic{}
+	for _, part := range strings.FieldsFunc(list, func(r rune) bool { return r == ';' }) {
+		name, numbers, _ := strings.Cut(part, ":")
+		t := kmsg.ConsumerGroupHeartbeatRequestTopic{TopicID: topicID(name)}
+		for _, n := range strings.Split(numbers, ",") {
+			p, _ := strconv.Atoi(n)
+			t.Partitions = append(t.Partitions, int32(p))
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
+// held prints partitions as owned reads them.
+func (s *script) held(list []kmsg.AssignmentTopicPartition) string {
+	var out []string
+	for _, t := range list {
+		out = append(out, t.Topic+":"+strings.Trim(strings.ReplaceAll(fmt.Sprint(t.Partitions), " ", ","), "[]"))
+	}
+	slices.Sort(out)
+	return "{" + strings.Join(out, ";") + "}"
 }
 
 func (s *script) apply(step shard.Step) {
@@ -36,7 +83,7 @@ func (s *script) apply(step shard.Step) {
 		s.log = append(s.log, r)
 	}
 	for _, a := range step.Answers {
-		fmt.Fprintf(&s.out, "%s: %s\n", s.tickets[a.To], show(a.Value))
+		fmt.Fprintf(&s.out, "%s: %s\n", s.tickets[a.To], s.show(a.Value))
 	}
 }
 
@@ -46,8 +93,30 @@ func (s *script) ticket(name string) shard.Ticket {
 	return s.next
 }
 
-func show(v any) string {
+func (s *script) show(v any) string {
 	switch r := v.(type) {
+	case *kmsg.ConsumerGroupHeartbeatResponse:
+		if r.ErrorCode != 0 {
+			return fmt.Sprintf("%s: %s", code(r.ErrorCode, ""), deref(r.ErrorMessage))
+		}
+		out := fmt.Sprintf("epoch %d", r.MemberEpoch)
+		if r.Assignment != nil {
+			var list []kmsg.AssignmentTopicPartition
+			for _, t := range r.Assignment.Topics {
+				list = append(list, kmsg.AssignmentTopicPartition{Topic: s.topics.names[t.TopicID], Partitions: t.Partitions})
+			}
+			out += " holds " + s.held(list)
+		}
+		return out
+	case kmsg.ConsumerGroupDescribeResponseGroup:
+		if r.ErrorCode != 0 {
+			return code(r.ErrorCode, "")
+		}
+		out := fmt.Sprintf("%s epoch=%d assigned=%d by %s", r.State, r.Epoch, r.AssignmentEpoch, r.AssignorName)
+		for _, m := range r.Members {
+			out += fmt.Sprintf(" %s%s@%d %s->%s", m.MemberID, deref(m.InstanceID), m.MemberEpoch, s.held(m.Assignment.TopicPartitions), s.held(m.TargetAssignment.TopicPartitions))
+		}
+		return out
 	case *kmsg.JoinGroupResponse:
 		if r.ErrorCode != 0 {
 			return fmt.Sprintf("%v member=%s", kerr.TypedErrorForCode(r.ErrorCode).Message, r.MemberID)
@@ -90,6 +159,9 @@ func show(v any) string {
 		out := "groups"
 		for _, g := range r {
 			out += " " + g.Group + "=" + g.GroupState
+			if g.GroupType != "classic" {
+				out += "(" + g.GroupType + ")"
+			}
 		}
 		return out
 	case kmsg.DeleteGroupsResponseGroup:
@@ -135,6 +207,24 @@ func (s *script) run(line string) {
 			req.Protocols = append(req.Protocols, kmsg.JoinGroupRequestProtocol{Name: n, Metadata: []byte(meta)})
 		}
 		s.apply(s.state.Join(s.now, s.ticket(name), req, Client{"client", "/host"}, args["new"]))
+	case "consumer":
+		req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
+		req.Version, req.Group, req.MemberID, req.MemberEpoch, req.InstanceID = 1, args["group"], args["member"], int32(num("epoch")), opt("instance")
+		req.SubscribedTopicRegex, req.ServerAssignor = opt("regex"), opt("assignor")
+		if args["topics"] != "" {
+			req.SubscribedTopicNames = strings.Split(args["topics"], ",")
+		}
+		if req.MemberEpoch == 0 {
+			req.RebalanceTimeoutMillis = int32(dur("rebalance").Milliseconds())
+		}
+		if owns, ok := args["owns"]; ok {
+			req.Topics = owned(owns)
+		}
+		s.apply(s.state.ConsumerHeartbeat(s.now, s.ticket(name), req, Client{"client", "/host"}, args["new"], s.topics))
+	case "describe-consumer":
+		s.apply(s.state.DescribeConsumer(s.ticket(name), args["group"], s.topics))
+	case "topics":
+		s.setTopics(strings.Join(words[1:], " "))
 	case "sync":
 		req := kmsg.NewPtrSyncGroupRequest()
 		req.Version, req.Group, req.MemberID, req.InstanceID, req.Generation = 5, args["group"], args["member"], opt("instance"), int32(num("generation"))
@@ -159,7 +249,11 @@ func (s *script) run(line string) {
 		req.Topics = []kmsg.OffsetCommitRequestTopic{{Topic: "t", Partitions: []kmsg.OffsetCommitRequestTopicPartition{{Partition: int32(num("p")), Offset: num("offset"), Metadata: opt("metadata")}}}}
 		s.apply(s.state.Commit(s.now, s.ticket(name), req, func(_ string, p int32) bool { return p < 4 }))
 	case "fetch":
-		s.apply(s.state.Fetch(s.ticket(name), args["group"], nil))
+		epoch := int32(-1)
+		if args["epoch"] != "" {
+			epoch = int32(num("epoch"))
+		}
+		s.apply(s.state.Fetch(s.ticket(name), args["group"], args["member"], epoch, nil))
 	case "delete-offsets":
 		req := kmsg.NewPtrOffsetDeleteRequest()
 		req.Group = args["group"]
@@ -170,7 +264,7 @@ func (s *script) run(line string) {
 	case "describe":
 		s.apply(s.state.Describe(s.ticket(name), args["group"], 6))
 	case "list":
-		s.apply(s.state.List(s.ticket(name), nil))
+		s.apply(s.state.List(s.ticket(name), nil, nil))
 	case "tick": // lets time pass, with every tick that was asked for on the way
 		end := s.now.Add(dur("after"))
 		for wake := s.state.Wake(); !wake.IsZero() && !wake.After(end); wake = s.state.Wake() {

@@ -1,0 +1,612 @@
+package group
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/tabletopic/tabletopic/internal/invariant"
+	"github.com/tabletopic/tabletopic/internal/shard"
+	"github.com/tabletopic/tabletopic/record"
+)
+
+// A consumerGroup is a group of the consumer protocol (KIP-848). The coordinator assigns:
+//
+//   - the group epoch rises when members, subscriptions or topics change;
+//   - an assignor then makes the target assignment, of that epoch, which moves as little as it can;
+//   - with each of its heartbeats a member comes closer to its target: it first gives up what
+//     is not its own any more and says that it has, then it gets what others have given up,
+//     and its own epoch becomes that of the target.
+//
+// So nobody stops for anybody else, and no partition is held by two.
+type consumerGroup struct {
+	epoch       int32
+	hash        uint64 // of the topics that the epoch was made for
+	targetEpoch int32
+	target      map[string]partitionSet
+	members     map[string]*consumerMember
+	instances   map[string]string      // instance id to member id
+	owners      map[partitionID]string // who holds a partition, or still gives it up
+
+	// Not durable.
+	seen   *Topics // topics when hash was last looked at
+	joined int     // counts joins, for a stable order
+}
+
+// A consumerMember is a member of it.
+type consumerMember struct {
+	id    string
+	order int
+	subscription
+	current
+
+	// Not durable.
+	expires  time.Time // its session; zero right after a replay: counts from the first tick
+	revokeBy time.Time // until when it has to give up; zero if it has nothing to
+}
+
+// A subscription is what a member says of itself.
+type subscription struct {
+	instance   string // static membership (KIP-345); empty if dynamic
+	rack       string
+	clientID   string
+	clientHost string
+	topics     []string
+	regex      string
+	rebalance  time.Duration
+	assignor   string // empty: the default
+}
+
+// memberState is how far a member is on its way to its target.
+type memberState int8
+
+const (
+	memberStable     memberState = 0 // has all that it can have in its epoch
+	memberUnrevoked  memberState = 1 // is to give up partitions
+	memberUnreleased memberState = 2 // waits for partitions that others hold
+)
+
+// current is what a member holds.
+type current struct {
+	epoch    int32
+	previous int32
+	state    memberState
+	assigned partitionSet
+	revoking partitionSet
+}
+
+// Epochs by which members join and leave.
+const (
+	epochJoin        = 0
+	epochLeave       = -1
+	epochLeaveStatic = -2 // the same instance will be back
+)
+
+// becomeConsumer makes a group one of the consumer protocol, unless it is.
+func (g *group) becomeConsumer() *consumerGroup {
+	if g.consumer == nil {
+		g.consumer = &consumerGroup{target: map[string]partitionSet{}, members: map[string]*consumerMember{}, instances: map[string]string{}, owners: map[partitionID]string{}}
+		g.protocolType, g.phase, g.protocol, g.leader = consumerProtocol, empty, "", ""
+	}
+	return g.consumer
+}
+
+// consumerProtocol is the protocol type of consumers, in both protocols.
+const consumerProtocol = "consumer"
+
+func (c *consumerGroup) member(id string) *consumerMember {
+	m := c.members[id]
+	if m == nil {
+		c.joined++
+		m = &consumerMember{id: id, order: c.joined}
+		c.members[id] = m
+	}
+	return m
+}
+
+func (c *consumerGroup) ordered() []*consumerMember {
+	return slices.SortedFunc(maps.Values(c.members), func(a, b *consumerMember) int { return cmp.Compare(a.order, b.order) })
+}
+
+// hold makes now what a member holds.
+func (c *consumerGroup) hold(m *consumerMember, now current) {
+	for _, old := range []partitionSet{m.assigned, m.revoking} {
+		for p := range old {
+			if c.owners[p] == m.id {
+				delete(c.owners, p)
+			}
+		}
+	}
+	m.current = now
+	for _, held := range []partitionSet{now.assigned, now.revoking} {
+		for p := range held {
+			c.owners[p] = m.id
+		}
+	}
+}
+
+// write folds a record in and makes it durable with the step. The shard folds it in again,
+// which changes nothing.
+func (s *State) write(step *shard.Step, r record.Record) {
+	err := s.Replay(r)
+	invariant.Check(err == nil, "replay own group record: %v", err)
+	step.Records = append(step.Records, r)
+}
+
+// ConsumerHeartbeat handles ConsumerGroupHeartbeat: a member joins, leaves, changes its
+// subscription, tells what it holds, and learns what it may hold. newID becomes the id of
+// a member that has none.
+func (s *State) ConsumerHeartbeat(now time.Time, t shard.Ticket, req *kmsg.ConsumerGroupHeartbeatRequest, client Client, newID string, topics *Topics) shard.Step {
+	resp := req.ResponseKind().(*kmsg.ConsumerGroupHeartbeatResponse)
+	var step shard.Step
+	if err := s.heartbeat(now, req, resp, client, newID, topics, &step); err != nil {
+		fail := req.ResponseKind().(*kmsg.ConsumerGroupHeartbeatResponse)
+		fail.ErrorCode, fail.ErrorMessage = err.code.Code, &err.text
+		resp = fail
+	}
+	step.Answers = append(step.Answers, shard.Answer{To: t, Value: resp})
+	return step
+}
+
+// refusal is an error for a client, with what it can do.
+type refusal struct {
+	code *kerr.Error
+	text string
+}
+
+func refuse(code *kerr.Error, format string, args ...any) *refusal {
+	return &refusal{code, fmt.Sprintf(format, args...)}
+}
+
+func (s *State) heartbeat(now time.Time, req *kmsg.ConsumerGroupHeartbeatRequest, resp *kmsg.ConsumerGroupHeartbeatResponse, client Client, newID string, topics *Topics, step *shard.Step) *refusal {
+	if err := checkHeartbeat(req); err != nil {
+		return err
+	}
+	g, err := s.consumerGroup(req.Group, req.MemberEpoch == epochJoin)
+	if err != nil {
+		return err
+	}
+	c := g.consumer
+	if req.MemberEpoch < 0 {
+		return s.leaveConsumer(g, req, resp, now, step)
+	}
+	m, err := s.findMember(g, req, newID, step)
+	if err != nil {
+		return err
+	}
+	s.subscribe(g, m, req, client, topics, now, step)
+	m.expires = now.Add(s.cfg.ConsumerSession)
+	s.wakeBy(m.expires)
+	if c.epoch > c.targetEpoch {
+		s.retarget(g, topics, step)
+	}
+	before := m.assigned
+	s.reconcile(g, m, req, now, step)
+	resp.MemberID, resp.MemberEpoch, resp.HeartbeatIntervalMillis = &m.id, m.epoch, int32(s.cfg.ConsumerHeartbeat.Milliseconds())
+	whole := req.MemberEpoch == epochJoin || req.RebalanceTimeoutMillis != -1 && (req.SubscribedTopicNames != nil || req.SubscribedTopicRegex != nil) && req.Topics != nil
+	if whole || !maps.Equal(before, m.assigned) {
+		resp.Assignment = &kmsg.ConsumerGroupHeartbeatResponseAssignment{Topics: []kmsg.ConsumerGroupHeartbeatResponseAssignmentTopic{}}
+		for _, tp := range m.assigned.topics() {
+			resp.Assignment.Topics = append(resp.Assignment.Topics, kmsg.ConsumerGroupHeartbeatResponseAssignmentTopic{TopicID: tp.topic, Partitions: tp.partitions})
+		}
+	}
+	return nil
+}
+
+func checkHeartbeat(req *kmsg.ConsumerGroupHeartbeatRequest) *refusal {
+	bad := func(text string) *refusal { return refuse(kerr.InvalidRequest, "%s", text) }
+	switch {
+	case req.Group == "":
+		return bad("the group id is empty")
+	case req.MemberID == "" && (req.MemberEpoch != epochJoin || req.Version >= 1):
+		return bad("the member id is empty")
+	case req.InstanceID != nil && *req.InstanceID == "":
+		return bad("the instance id is empty")
+	case req.RackID != nil && *req.RackID == "":
+		return bad("the rack id is empty")
+	case req.MemberEpoch < epochLeaveStatic:
+		return bad(fmt.Sprintf("member epoch %d", req.MemberEpoch))
+	case req.MemberEpoch == epochLeaveStatic && req.InstanceID == nil:
+		return bad("member epoch -2 needs an instance id")
+	case req.ServerAssignor != nil && !slices.Contains(assignors, *req.ServerAssignor):
+		return refuse(kerr.UnsupportedAssignor, "assignor %q: there are %s", *req.ServerAssignor, strings.Join(assignors, " and "))
+	}
+	if req.SubscribedTopicRegex != nil && *req.SubscribedTopicRegex != "" {
+		if len(*req.SubscribedTopicRegex) > maxRegex {
+			return refuse(kerr.InvalidRegularExpression, "a regular expression of %d bytes: at most %d", len(*req.SubscribedTopicRegex), maxRegex)
+		}
+		if _, err := compileRegex(*req.SubscribedTopicRegex); err != nil {
+			return refuse(kerr.InvalidRegularExpression, "%v", err)
+		}
+	}
+	if req.MemberEpoch == epochJoin {
+		switch {
+		case req.RebalanceTimeoutMillis < 0:
+			return bad("a member that joins says its rebalance timeout")
+		case req.SubscribedTopicNames == nil && req.SubscribedTopicRegex == nil:
+			return bad("a member that joins says what it subscribes to")
+		case len(req.Topics) > 0:
+			return bad("a member that joins holds no partitions")
+		}
+	}
+	return nil
+}
+
+// consumerGroup finds the group. One without members may change its protocol.
+func (s *State) consumerGroup(id string, create bool) (*group, *refusal) {
+	g := s.groups[id]
+	switch {
+	case g != nil && g.consumer != nil:
+		return g, nil
+	case g != nil && len(g.members)+len(g.pending) > 0:
+		return nil, refuse(kerr.GroupIDNotFound, "group %q has members of the classic protocol: they have to leave first", id)
+	case !create && g == nil:
+		return nil, refuse(kerr.GroupIDNotFound, "group %q does not exist", id)
+	case !create:
+		return nil, refuse(kerr.UnknownMemberID, "group %q has no members", id)
+	}
+	g = s.group(id)
+	g.becomeConsumer()
+	return g, nil
+}
+
+// findMember finds who asks, or takes it in.
+func (s *State) findMember(g *group, req *kmsg.ConsumerGroupHeartbeatRequest, newID string, step *shard.Step) (*consumerMember, *refusal) {
+	c, id := g.consumer, cmp.Or(req.MemberID, newID)
+	if instance := deref(req.InstanceID); instance != "" {
+		switch old := c.members[c.instances[instance]]; {
+		case old == nil && req.MemberEpoch != epochJoin:
+			return nil, refuse(kerr.UnknownMemberID, "instance %q is not in group %q", instance, g.id)
+		case old == nil || old.id == id:
+		case req.MemberEpoch != epochJoin:
+			return nil, refuse(kerr.FencedInstanceID, "instance %q is member %q now", instance, old.id)
+		case old.epoch != epochLeaveStatic:
+			return nil, refuse(kerr.UnreleasedInstanceID, "instance %q is in use by member %q until it leaves or its session ends", instance, old.id)
+		default:
+			return s.replaceInstance(g, old, id, step), nil
+		}
+	}
+	m := c.members[id]
+	if m == nil {
+		switch {
+		case req.MemberEpoch != epochJoin:
+			return nil, refuse(kerr.UnknownMemberID, "member %q is not in group %q: join again", id, g.id)
+		case len(c.members) >= s.cfg.MaxSize:
+			return nil, refuse(kerr.GroupMaxSizeReached, "group %q has %d members", g.id, len(c.members))
+		}
+		s.write(step, consumerMemberRecord(g.id, id, &subscription{instance: deref(req.InstanceID)}))
+		return c.members[id], nil
+	}
+	switch {
+	case req.MemberEpoch == epochJoin, req.MemberEpoch == m.epoch:
+	case req.MemberEpoch == m.previous && req.Topics != nil && subset(req.Topics, m.assigned): // an answer was lost
+	default:
+		return nil, refuse(kerr.FencedMemberEpoch, "member %q is in epoch %d, not %d: join again", id, m.epoch, req.MemberEpoch)
+	}
+	return m, nil
+}
+
+func subset(topics []kmsg.ConsumerGroupHeartbeatRequestTopic, of partitionSet) bool {
+	for _, t := range topics {
+		for _, p := range t.Partitions {
+			if _, ok := of[partitionID{t.TopicID, p}]; !ok {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// replaceInstance gives the place of an instance that left for a while to its new process.
+func (s *State) replaceInstance(g *group, old *consumerMember, id string, step *shard.Step) *consumerMember {
+	c := g.consumer
+	sub, held, target := old.subscription, old.current, c.target[old.id]
+	s.removeRecords(g, old, step)
+	s.write(step, consumerMemberRecord(g.id, id, &sub))
+	if target != nil {
+		s.write(step, consumerTargetMemberRecord(g.id, id, target))
+	}
+	held.epoch, held.previous = epochJoin, epochJoin
+	s.write(step, consumerCurrentRecord(g.id, id, &held))
+	return c.members[id]
+}
+
+// subscribe takes what the member says of itself, and raises the group's epoch if that or
+// the topics call for another assignment.
+func (s *State) subscribe(g *group, m *consumerMember, req *kmsg.ConsumerGroupHeartbeatRequest, client Client, topics *Topics, now time.Time, step *shard.Step) {
+	c, next := g.consumer, m.subscription
+	if req.RackID != nil {
+		next.rack = *req.RackID
+	}
+	if req.RebalanceTimeoutMillis >= 0 {
+		next.rebalance = millis(req.RebalanceTimeoutMillis)
+	}
+	if req.SubscribedTopicNames != nil {
+		next.topics = slices.Compact(slices.Sorted(slices.Values(req.SubscribedTopicNames)))
+	}
+	if req.SubscribedTopicRegex != nil {
+		next.regex = *req.SubscribedTopicRegex
+	}
+	if req.ServerAssignor != nil {
+		next.assignor = *req.ServerAssignor
+	}
+	next.clientID, next.clientHost = client.ID, client.Host
+	wants := next.regex != m.regex || next.assignor != m.assignor || !slices.Equal(next.topics, m.topics)
+	if wants || next.rack != m.rack || next.rebalance != m.rebalance || next.clientID != m.clientID || next.clientHost != m.clientHost {
+		s.write(step, consumerMemberRecord(g.id, m.id, &next))
+	}
+	_, targeted := c.target[m.id]
+	raise := wants || !targeted
+	hash := c.hash
+	if raise || c.seen == nil || c.seen.Version != topics.Version {
+		hash = c.hashOf(topics)
+		c.seen = topics
+	}
+	if raise || hash != c.hash {
+		s.write(step, consumerGroupRecord(g.id, c.epoch+1, hash, now))
+	}
+}
+
+// hashOf is a hash of the topics that the members subscribe to.
+func (c *consumerGroup) hashOf(topics *Topics) uint64 {
+	names := map[string]bool{}
+	for _, m := range c.members {
+		for _, name := range topics.subscribed(&m.subscription) {
+			names[name] = true
+		}
+	}
+	h := fnv.New64a()
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		info := topics.byName[name]
+		h.Write(info.ID[:])
+		h.Write(binary.BigEndian.AppendUint32(nil, uint32(info.Partitions)))
+	}
+	return h.Sum64()
+}
+
+// retarget makes the target assignment of the group's epoch.
+func (s *State) retarget(g *group, topics *Topics, step *shard.Step) {
+	c := g.consumer
+	a := assignable{members: slices.Sorted(maps.Keys(c.members)), topics: map[string][]string{}, present: topics, target: c.target}
+	for _, m := range c.members {
+		a.topics[m.id] = topics.subscribed(&m.subscription)
+	}
+	target := a.solve(c.assignor())
+	for _, id := range a.members {
+		if old, ok := c.target[id]; !ok || !maps.Equal(old, target[id]) {
+			s.write(step, consumerTargetMemberRecord(g.id, id, target[id]))
+		}
+	}
+	s.write(step, consumerTargetRecord(g.id, c.epoch))
+}
+
+// assignor is the one that most members ask for.
+func (c *consumerGroup) assignor() string {
+	votes := map[string]int{}
+	for _, m := range c.members {
+		if m.assignor != "" {
+			votes[m.assignor]++
+		}
+	}
+	best := uniform
+	for _, name := range assignors {
+		if votes[name] > votes[best] {
+			best = name
+		}
+	}
+	return best
+}
+
+// reconcile brings a member as close to its target as is possible now.
+func (s *State) reconcile(g *group, m *consumerMember, req *kmsg.ConsumerGroupHeartbeatRequest, now time.Time, step *shard.Step) {
+	c := g.consumer
+	next := m.current
+	switch {
+	case m.state == memberStable && m.epoch == c.targetEpoch && m.assigned != nil:
+		return
+	case m.state == memberUnrevoked && req.MemberEpoch != epochJoin && (req.Topics == nil || intersects(req.Topics, m.revoking)):
+		return // it still has what it is to give up
+	}
+	next.revoking = nil
+	next = c.advance(m, next)
+	if next.epoch == m.epoch && next.state == m.state && maps.Equal(next.assigned, m.assigned) && maps.Equal(next.revoking, m.revoking) && m.assigned != nil {
+		return
+	}
+	s.write(step, consumerCurrentRecord(g.id, m.id, &next))
+	m.revokeBy = time.Time{}
+	if next.state == memberUnrevoked {
+		m.revokeBy = now.Add(m.rebalance)
+		s.wakeBy(m.revokeBy)
+	}
+}
+
+func intersects(topics []kmsg.ConsumerGroupHeartbeatRequestTopic, with partitionSet) bool {
+	for _, t := range topics {
+		for _, p := range t.Partitions {
+			if _, ok := with[partitionID{t.TopicID, p}]; ok {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// advance returns what a member that holds only now.assigned may hold next.
+func (c *consumerGroup) advance(m *consumerMember, now current) current {
+	target := c.target[m.id]
+	next := current{epoch: m.epoch, previous: m.epoch, assigned: partitionSet{}, revoking: partitionSet{}}
+	for p := range now.assigned {
+		if _, keep := target[p]; keep {
+			next.assigned[p] = struct{}{}
+		} else {
+			next.revoking[p] = struct{}{}
+		}
+	}
+	if len(next.revoking) > 0 {
+		next.previous, next.state = m.previous, memberUnrevoked
+		return next
+	}
+	next.epoch, next.state = c.targetEpoch, memberStable
+	if next.epoch == m.epoch {
+		next.previous = m.previous
+	}
+	for p := range target {
+		if _, has := next.assigned[p]; has {
+			continue
+		}
+		if owner, held := c.owners[p]; held && owner != m.id {
+			next.state = memberUnreleased
+			continue
+		}
+		next.assigned[p] = struct{}{}
+	}
+	return next
+}
+
+// leaveConsumer handles the heartbeat of a member that leaves.
+func (s *State) leaveConsumer(g *group, req *kmsg.ConsumerGroupHeartbeatRequest, resp *kmsg.ConsumerGroupHeartbeatResponse, now time.Time, step *shard.Step) *refusal {
+	c, id := g.consumer, req.MemberID
+	if instance := deref(req.InstanceID); instance != "" {
+		current, ok := c.instances[instance]
+		if !ok {
+			return refuse(kerr.UnknownMemberID, "instance %q is not in group %q", instance, g.id)
+		}
+		if current != id {
+			return refuse(kerr.FencedInstanceID, "instance %q is member %q now", instance, current)
+		}
+	}
+	m := c.members[id]
+	if m == nil {
+		return refuse(kerr.UnknownMemberID, "member %q is not in group %q", id, g.id)
+	}
+	if req.MemberEpoch == epochLeaveStatic {
+		held := m.current
+		held.epoch, held.previous = epochLeaveStatic, m.epoch
+		s.write(step, consumerCurrentRecord(g.id, m.id, &held))
+	} else {
+		s.removeConsumer(g, m, now, step)
+	}
+	resp.MemberID, resp.MemberEpoch = &id, req.MemberEpoch
+	return nil
+}
+
+// removeByAdmin removes the member that LeaveGroup names, by its id or its instance.
+func (s *State) removeByAdmin(g *group, member, instance string, now time.Time, step *shard.Step) int16 {
+	c := g.consumer
+	if instance != "" {
+		current, known := c.instances[instance]
+		if known && member != "" && current != member {
+			return kerr.FencedInstanceID.Code
+		}
+		member = current
+	}
+	m := c.members[member]
+	if m == nil {
+		return kerr.UnknownMemberID.Code
+	}
+	s.removeConsumer(g, m, now, step)
+	return 0
+}
+
+// removeConsumer drops a member; the next heartbeat of another makes a new assignment.
+func (s *State) removeConsumer(g *group, m *consumerMember, now time.Time, step *shard.Step) {
+	s.removeRecords(g, m, step)
+	c := g.consumer
+	s.write(step, consumerGroupRecord(g.id, c.epoch+1, c.hash, now))
+}
+
+func (s *State) removeRecords(g *group, m *consumerMember, step *shard.Step) {
+	for _, kind := range []int16{consumerCurrentKey, consumerTargetMemberKey, consumerMemberKey} {
+		s.write(step, record.Record{Key: consumerKey(kind, g.id, m.id)})
+	}
+}
+
+// tickConsumer removes members whose session ended, or who did not give up in time.
+func (s *State) tickConsumer(g *group, now time.Time, step *shard.Step) {
+	for _, m := range g.consumer.ordered() {
+		if m.expires.IsZero() {
+			m.expires = now.Add(s.cfg.ConsumerSession)
+		}
+		if m.state == memberUnrevoked && m.revokeBy.IsZero() {
+			m.revokeBy = now.Add(m.rebalance)
+		}
+		if !now.Before(m.expires) || !m.revokeBy.IsZero() && !now.Before(m.revokeBy) {
+			s.removeConsumer(g, m, now, step)
+			continue
+		}
+		s.wakeBy(m.expires)
+		if !m.revokeBy.IsZero() {
+			s.wakeBy(m.revokeBy)
+		}
+	}
+}
+
+// checkEpoch checks who commits or fetches offsets.
+func (c *consumerGroup) checkEpoch(member string, epoch int32) *kerr.Error {
+	m := c.members[member]
+	switch {
+	case m == nil:
+		return kerr.UnknownMemberID
+	case epoch != m.epoch:
+		return kerr.StaleMemberEpoch
+	}
+	return nil
+}
+
+// consumerPhase is the state that DescribeGroups and ListGroups show.
+func (c *consumerGroup) phase() phase {
+	switch {
+	case len(c.members) == 0:
+		return empty
+	case c.epoch > c.targetEpoch:
+		return "Assigning"
+	}
+	for _, m := range c.members {
+		if m.state != memberStable || m.epoch != c.targetEpoch {
+			return "Reconciling"
+		}
+	}
+	return stable
+}
+
+// DescribeConsumer handles ConsumerGroupDescribe for one group.
+func (s *State) DescribeConsumer(t shard.Ticket, id string, topics *Topics) shard.Step {
+	resp := kmsg.NewConsumerGroupDescribeResponseGroup()
+	resp.Group = id
+	g := s.groups[id]
+	if g == nil || g.consumer == nil {
+		resp.ErrorCode, resp.ErrorMessage = kerr.GroupIDNotFound.Code, kmsg.StringPtr(fmt.Sprintf("there is no group %q of the consumer protocol", id))
+		return answer(t, resp)
+	}
+	c := g.consumer
+	resp.State, resp.Epoch, resp.AssignmentEpoch, resp.AssignorName = string(c.phase()), c.epoch, c.targetEpoch, c.assignor()
+	resp.Members = []kmsg.ConsumerGroupDescribeResponseGroupMember{}
+	for _, m := range c.ordered() {
+		d := kmsg.NewConsumerGroupDescribeResponseGroupMember()
+		d.MemberID, d.InstanceID, d.RackID, d.MemberEpoch, d.ClientID, d.ClientHost = m.id, nonEmpty(m.instance), nonEmpty(m.rack), m.epoch, m.clientID, m.clientHost
+		d.SubscribedTopics, d.SubscribedTopicRegex, d.MemberType = slices.Clone(m.topics), nonEmpty(m.regex), 1
+		d.Assignment.TopicPartitions, d.TargetAssignment.TopicPartitions = topics.describe(m.assigned), topics.describe(c.target[m.id])
+		resp.Members = append(resp.Members, d)
+	}
+	return answer(t, resp)
+}
+
+// describe names the partitions of a set; those of topics that are gone are left out.
+func (t *Topics) describe(s partitionSet) []kmsg.AssignmentTopicPartition {
+	out := []kmsg.AssignmentTopicPartition{}
+	for _, tp := range s.topics() {
+		if name, ok := t.names[uuid.UUID(tp.topic)]; ok {
+			out = append(out, kmsg.AssignmentTopicPartition{TopicID: tp.topic, Topic: name, Partitions: tp.partitions})
+		}
+	}
+	return out
+}
