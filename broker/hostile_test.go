@@ -291,7 +291,11 @@ func TestPanicInAHandler(t *testing.T) {
 			p.Topics = []kmsg.OffsetFetchRequestTopic{{Topic: name, Partitions: []int32{3}}}
 			p.Groups = []kmsg.OffsetFetchRequestGroup{{Group: name}}
 		},
-		kmsg.OffsetDelete: func(kmsg.Request) {},
+		kmsg.OffsetDelete:           func(kmsg.Request) {},
+		kmsg.ConsumerGroupHeartbeat: func(kmsg.Request) {},
+		kmsg.ConsumerGroupDescribe: func(r kmsg.Request) {
+			r.(*kmsg.ConsumerGroupDescribeRequest).Groups = []string{name}
+		},
 		kmsg.ApiVersions: func(r kmsg.Request) {
 			p := r.(*kmsg.ApiVersionsRequest)
 			p.ClientSoftwareName, p.ClientSoftwareVersion = "x", "1"

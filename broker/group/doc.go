@@ -1,6 +1,12 @@
-// Package group is the coordinator of classic consumer groups: membership, rebalances and
-// committed offsets, by the classic group protocol with static membership (KIP-345), member
-// ids that the coordinator gives (KIP-394) and bounded metadata.
+// Package group is the coordinator of consumer groups: membership, assignments and committed
+// offsets. A group speaks one of two protocols, and may change it while it has no members:
+//
+//   - classic: members rebalance together and their leader assigns; with static membership
+//     (KIP-345), member ids that the coordinator gives (KIP-394) and bounded metadata;
+//   - consumer (KIP-848): the coordinator assigns, by the assignors uniform and range, and each
+//     member moves to its target by itself. Regular expressions are RE2 and match the whole
+//     name of a topic, not of internal ones. Racks are kept, and not looked at. Members of the
+//     two protocols are not in one group at a time.
 //
 // [State] holds the groups of one partition of __consumer_offsets and decides; it has no
 // clock, goroutine or I/O. Package shard runs it: what must survive is written to that

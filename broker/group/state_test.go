@@ -323,7 +323,8 @@ func TestReplayRefusesNewerRecords(t *testing.T) {
 
 func FuzzReplay(f *testing.F) {
 	s := newScript()
-	for _, line := range []string{"join new=a version=3", "tick after=1s", "sync member=a generation=1 assign=a:x", "commit member=a generation=1 offset=5"} {
+	for _, line := range []string{"join new=a version=3", "tick after=1s", "sync member=a generation=1 assign=a:x", "commit member=a generation=1 offset=5",
+		"consumer group=h member=b instance=i epoch=0 topics=t owns=", "consumer group=h member=c epoch=0 regex=u owns=", "consumer group=h member=b epoch=1"} {
 		s.run(line)
 	}
 	for _, r := range s.log {
