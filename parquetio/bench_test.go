@@ -1,7 +1,12 @@
 package parquetio
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -18,6 +23,7 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 
 	"github.com/tabletopic/tabletopic/internal/clickstream"
+	"github.com/tabletopic/tabletopic/internal/lab"
 )
 
 const benchRows = 200_000
@@ -98,6 +104,62 @@ func benchConvert(b *testing.B, r *rig, payloads [][]byte, size int64) {
 		file = f.Size
 	}
 	report(b, begin, size, file)
+}
+
+// Arrow's C++ writer, by one thread of pyarrow, writes the rows of BenchmarkConvert from memory: what
+// that does besides decoding. The rate is that of the best of five files.
+func BenchmarkConvertPyArrow(b *testing.B) {
+	python := lab.Path(b, "python", "venv", "bin", "python")
+	payloads, _ := benchPayloads(clickstream.AppendAvro)
+	r := newRig(b, clickstream.Schema)
+	w, err := NewWriter(r.table, WriterConfig{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for i, p := range payloads {
+		if err := r.builder.Append(r.decoder, p, RecordMeta{Partition: 1, Offset: int64(i), Timestamp: 1767225600000 + int64(i/10)}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	batch, _ := r.builder.Finish()
+	if err := w.Write(batch); err != nil {
+		b.Fatal(err)
+	}
+	batch.Release()
+	f, err := w.Close()
+	if err != nil {
+		b.Fatal(err)
+	}
+	path := filepath.Join(b.TempDir(), "rows.parquet")
+	if err := os.WriteFile(path, bytes.Join(f.Body, nil), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	const script = `
+import sys, time
+import pyarrow as pa, pyarrow.parquet as pq
+rows = pq.read_table(sys.argv[1]).replace_schema_metadata(None)
+pa.set_cpu_count(1)
+best = float("inf")
+for _ in range(5):
+    sink = pa.BufferOutputStream()
+    begin = time.process_time()
+    pq.write_table(rows, sink, compression="zstd", compression_level=1)
+    best = min(best, time.process_time() - begin)
+    size = sink.getvalue().size
+print(rows.num_rows / best, size / rows.num_rows)
+`
+	var rate, size float64
+	for b.Loop() {
+		out, err := exec.CommandContext(b.Context(), python, "-c", script, path).Output()
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := fmt.Sscan(string(out), &rate, &size); err != nil {
+			b.Fatalf("%v: %s", err, out)
+		}
+	}
+	b.ReportMetric(rate, "rows/cpu-s")
+	b.ReportMetric(size, "fileB/row")
 }
 
 func BenchmarkDecode(b *testing.B) {
