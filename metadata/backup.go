@@ -535,6 +535,7 @@ func (b *Backup) read(ctx context.Context) (info SnapshotInfo, data []byte, err 
 var snapshotTables = []string{
 	"cluster", "counter", "node", "node_wal", "stream", "stream_range", "object", "stream_set_object", "object_range", "object_link",
 	"topic", "topic_partition", "config", "schema", "retired_schema", "subject_version", "subject_reference", "subject_config", "subject", "catalog_entry", "lease",
+	"scram_credential", "acl", "client_quota", "cluster_secret",
 }
 
 // catalogTables are those of the SQL catalog, which change without an entry in the change log.

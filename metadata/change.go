@@ -29,6 +29,9 @@ const (
 	ChangeSchema  ChangeKind = "schema"  // subject: schema subject
 	ChangeLease   ChangeKind = "lease"   // subject: lease name
 	ChangeCatalog ChangeKind = "catalog" // subject: catalog name
+	ChangeUser    ChangeKind = "user"    // subject: user name, '' for the nodes themselves
+	ChangeACL     ChangeKind = "acl"     // no subject
+	ChangeQuota   ChangeKind = "quota"   // no subject
 )
 
 // A Change says that a transaction changed something; read it to learn what it is now.

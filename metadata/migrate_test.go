@@ -48,6 +48,7 @@ func populate(t *testing.T, s *Store) {
 	populateTakeover(t, s, node)
 	populateRegistry(t, s)
 	populateRetired(t, s)
+	populateSecurity(t, s)
 }
 
 // checkPopulated proves that a database holds what populate wrote, and that work goes on.
@@ -98,6 +99,7 @@ func checkPopulated(t *testing.T, s *Store) {
 	checkTakeover(t, s)
 	checkRegistry(t, s)
 	checkRetired(t, s)
+	checkSecurity(t, s)
 }
 
 // populateCompaction leaves a composite of two stream objects; it came with version 2.
@@ -253,6 +255,57 @@ func checkRetired(t *testing.T, s *Store) {
 	_, err := s.RegisterSchema(t.Context(), subject(t, s, "new"), 0, Schema{ID: 30, Type: "AVRO", Text: `"double"`})
 	if !errors.Is(err, ErrSchemaIDTaken) {
 		t.Fatalf("an id that is gone: %v", err)
+	}
+}
+
+// populateSecurity leaves a user, an ACL, a quota and the secret of the nodes; it came with version 7.
+func populateSecurity(t *testing.T, s *Store) {
+	t.Helper()
+	_, err := s.ClusterSecret(t.Context())
+	for _, err := range []error{err,
+		s.AlterCredentials(t.Context(), []ScramCredential{testCredential}, nil),
+		s.CreateACLs(t.Context(), []ACL{testACL}),
+		s.AlterQuotas(t.Context(), []ClientQuota{testQuota}, nil),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+var (
+	testCredential = ScramCredential{User: "alice", Mechanism: 2, Iterations: 4096, Salt: []byte("salt"), StoredKey: []byte("stored"), ServerKey: []byte("server")}
+	testACL        = ACL{ResourceType: 2, ResourceName: "clicks", PatternType: 3, Principal: "User:alice", Host: "*", Operation: 3, Permission: 3}
+	testQuota      = ClientQuota{Entity: `{"user":"alice"}`, Name: "producer_byte_rate", Value: 1024.5}
+)
+
+// checkSecurity proves that they are there, unless the database is of a version before.
+func checkSecurity(t *testing.T, s *Store) {
+	t.Helper()
+	users, err := s.Credentials(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(users) == 0 {
+		return
+	}
+	acls, err := s.ACLs(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	quotas, err := s.Quotas(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff([]any{users, acls, quotas}, []any{[]ScramCredential{testCredential}, []ACL{testACL}, []ClientQuota{testQuota}}); d != "" {
+		t.Fatalf("got + want -:\n%s", d)
+	}
+	a, err := s.ClusterSecret(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := s.ClusterSecret(t.Context()); err != nil || len(a) != 32 || string(a) != string(b) {
+		t.Fatalf("secrets of %d and %d bytes, %v", len(a), len(b), err)
 	}
 }
 

@@ -170,10 +170,10 @@ func TestMoveFromARecoveredNode(t *testing.T) {
 		if err != nil || len(taken) != 1 || taken[0].Partitions[0].Leader != 2 || taken[0].Partitions[1].Leader != 1 || taken[0].Partitions[1].LeaderEpoch != 1 {
 			t.Errorf("the node takes what moved away from it: %+v, %v", taken, err)
 		}
-		if err := s.AnnounceNode(t.Context(), back, NodeAddress{"k:1", "h:1"}); err != nil {
+		if err := s.AnnounceNode(t.Context(), back, NodeAddress{Kafka: "k:1", HTTP: "h:1"}); err != nil {
 			t.Fatal(err)
 		}
-		if members, err = s.Members(t.Context()); err != nil || len(members) != 1 || members[0] != (Member{back, NodeAddress{"k:1", "h:1"}}) {
+		if members, err = s.Members(t.Context()); err != nil || len(members) != 1 || members[0] != (Member{back, NodeAddress{Kafka: "k:1", HTTP: "h:1"}}) {
 			t.Errorf("members: %v, %v", members, err)
 		}
 	})

@@ -189,10 +189,10 @@ func (s *Store) Members(ctx context.Context) ([]Member, error) {
 	var all []Member
 	err := eachRow(ctx, s.readers, func(rows *sql.Rows) error {
 		var m Member
-		err := rows.Scan(&m.ID, &m.Epoch, &m.Kafka, &m.HTTP)
+		err := rows.Scan(&m.ID, &m.Epoch, &m.Kafka, &m.HTTP, &m.Listeners)
 		all = append(all, m)
 		return err
-	}, `SELECT id, epoch, kafka, http FROM node WHERE kafka <> '' AND http <> '' AND leader IS NULL ORDER BY id`)
+	}, `SELECT id, epoch, kafka, http, listeners FROM node WHERE kafka <> '' AND http <> '' AND leader IS NULL ORDER BY id`)
 	if err != nil {
 		return nil, fmt.Errorf("read members of the cluster: %w", err)
 	}
@@ -201,14 +201,17 @@ func (s *Store) Members(ctx context.Context) ([]Member, error) {
 
 // NodeAddress is where a node is reached, as HOST:PORT.
 type NodeAddress struct {
-	Kafka string
-	HTTP  string
+	Kafka string // for other nodes
+	HTTP  string // also https://HOST:PORT
+	// Listeners is where clients reach each of its Kafka listeners: NAME=HOST:PORT, separated
+	// by commas. Kafka is for those that it does not name.
+	Listeners string
 }
 
 // AnnounceNode makes known where the process that lives as node is reached.
 func (s *Store) AnnounceNode(ctx context.Context, node streamstore.Node, at NodeAddress) error {
 	return s.updateAs(ctx, node, fmt.Sprintf("announce node %d", node.ID), func(t *tx) error {
-		if _, err := t.exec(`UPDATE node SET kafka = $1, http = $2 WHERE id = $3`, at.Kafka, at.HTTP, node.ID); err != nil {
+		if _, err := t.exec(`UPDATE node SET kafka = $1, http = $2, listeners = $3 WHERE id = $4`, at.Kafka, at.HTTP, at.Listeners, node.ID); err != nil {
 			return err
 		}
 		return t.change(ChangeNode, node.ID)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
@@ -314,6 +315,9 @@ func (r *snapshotReader) value() any {
 	return nil
 }
 
+// secretColumns are not shown: with them one could log in, or pretend to be a server.
+var secretColumns = []string{"salt", "stored_key", "server_key", "secret"}
+
 // DumpSnapshot writes the annotated text of a metadata snapshot.
 func DumpSnapshot(w io.Writer, data []byte) error {
 	h, tail, err := parseSnapshotHeader(data)
@@ -336,8 +340,10 @@ func DumpSnapshot(w io.Writer, data []byte) error {
 	if _, err := fmt.Fprintf(w, "%-46x crc32c\n", at[:4]); err != nil {
 		return err
 	}
+	var head []string
 	if _, err := parseSnapshot(data, snapshotVisitor{
 		table: func(name string, columns []string) error {
+			head = columns
 			_, err := fmt.Fprintf(w, "table %s %v\n", name, columns)
 			return err
 		},
@@ -356,6 +362,9 @@ func DumpSnapshot(w io.Writer, data []byte) error {
 					format = "%q"
 				case []byte:
 					format = "0x%x"
+				}
+				if slices.Contains(secretColumns, head[i]) {
+					format, v = "%s", "secret"
 				}
 				if _, err := fmt.Fprintf(w, format, v); err != nil {
 					return err
