@@ -13,12 +13,12 @@ import (
 )
 
 // handleAlterConfigs replaces the whole configuration of each topic.
-func handleAlterConfigs(ctx context.Context, b *Broker, _ *request, req *kmsg.AlterConfigsRequest) kmsg.Response {
+func handleAlterConfigs(ctx context.Context, b *Broker, r *request, req *kmsg.AlterConfigsRequest) kmsg.Response {
 	resp := kmsg.NewPtrAlterConfigsResponse()
 	for _, res := range req.Resources {
 		rr := kmsg.NewAlterConfigsResponseResource()
 		rr.ResourceType, rr.ResourceName = res.ResourceType, res.ResourceName
-		err := b.alterConfig(ctx, res.ResourceType, res.ResourceName, req.ValidateOnly, func(t metadata.Topic) (*configChange, error) {
+		err := b.alterConfig(ctx, r, res.ResourceType, res.ResourceName, req.ValidateOnly, func(t metadata.Topic) (*configChange, error) {
 			change := newConfigChange(t)
 			for name := range t.Config {
 				change.delete(name)
@@ -38,12 +38,12 @@ func handleAlterConfigs(ctx context.Context, b *Broker, _ *request, req *kmsg.Al
 }
 
 // handleIncrementalAlterConfigs changes single keys (KIP-339).
-func handleIncrementalAlterConfigs(ctx context.Context, b *Broker, _ *request, req *kmsg.IncrementalAlterConfigsRequest) kmsg.Response {
+func handleIncrementalAlterConfigs(ctx context.Context, b *Broker, r *request, req *kmsg.IncrementalAlterConfigsRequest) kmsg.Response {
 	resp := kmsg.NewPtrIncrementalAlterConfigsResponse()
 	for _, res := range req.Resources {
 		rr := kmsg.NewIncrementalAlterConfigsResponseResource()
 		rr.ResourceType, rr.ResourceName = res.ResourceType, res.ResourceName
-		err := b.alterConfig(ctx, res.ResourceType, res.ResourceName, req.ValidateOnly, func(t metadata.Topic) (*configChange, error) {
+		err := b.alterConfig(ctx, r, res.ResourceType, res.ResourceName, req.ValidateOnly, func(t metadata.Topic) (*configChange, error) {
 			return incrementalChange(t, res.Configs)
 		})
 		rr.ErrorCode, rr.ErrorMessage = codeAndText(err)
@@ -53,10 +53,16 @@ func handleIncrementalAlterConfigs(ctx context.Context, b *Broker, _ *request, r
 }
 
 // alterConfig applies what change makes of a topic's configuration, or only checks it.
-func (b *Broker) alterConfig(ctx context.Context, typ kmsg.ConfigResourceType, name string, validateOnly bool, change func(metadata.Topic) (*configChange, error)) error {
+func (b *Broker) alterConfig(ctx context.Context, r *request, typ kmsg.ConfigResourceType, name string, validateOnly bool, change func(metadata.Topic) (*configChange, error)) error {
 	switch typ {
 	case kmsg.ConfigResourceTypeTopic:
+		if !r.may(opAlterConfig, onTopic, name) {
+			return kerr.TopicAuthorizationFailed
+		}
 	case kmsg.ConfigResourceTypeBroker:
+		if !r.may(opAlterConfig, onCluster, cluster) {
+			return kerr.ClusterAuthorizationFailed
+		}
 		return refuse(kerr.InvalidRequest, "settings of a broker cannot be changed while it runs: set them where it is started")
 	default:
 		return refuse(kerr.InvalidRequest, "resources of type %s have no configuration here", typ)

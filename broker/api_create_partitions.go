@@ -9,7 +9,7 @@ import (
 	"github.com/tabletopic/tabletopic/streamstore"
 )
 
-func handleCreatePartitions(ctx context.Context, b *Broker, _ *request, req *kmsg.CreatePartitionsRequest) kmsg.Response {
+func handleCreatePartitions(ctx context.Context, b *Broker, r *request, req *kmsg.CreatePartitionsRequest) kmsg.Response {
 	resp := kmsg.NewPtrCreatePartitionsResponse()
 	times := make(map[string]int, len(req.Topics))
 	for _, t := range req.Topics {
@@ -24,7 +24,10 @@ func handleCreatePartitions(ctx context.Context, b *Broker, _ *request, req *kms
 		rt := kmsg.NewCreatePartitionsResponseTopic()
 		rt.Topic = t.Topic
 		err := refuse(kerr.InvalidRequest, "topic %q is in the request %d times", t.Topic, n)
-		if n == 1 {
+		switch {
+		case !r.may(opAlter, onTopic, t.Topic):
+			err = kerr.TopicAuthorizationFailed
+		case n == 1:
 			err = b.createPartitions(ctx, t, req.ValidateOnly)
 		}
 		rt.ErrorCode, rt.ErrorMessage = codeAndText(err)

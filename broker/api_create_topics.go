@@ -13,7 +13,7 @@ import (
 	"github.com/tabletopic/tabletopic/streamstore"
 )
 
-func handleCreateTopics(ctx context.Context, b *Broker, _ *request, req *kmsg.CreateTopicsRequest) kmsg.Response {
+func handleCreateTopics(ctx context.Context, b *Broker, r *request, req *kmsg.CreateTopicsRequest) kmsg.Response {
 	resp := kmsg.NewPtrCreateTopicsResponse()
 	times := make(map[string]int, len(req.Topics))
 	for _, t := range req.Topics {
@@ -30,6 +30,8 @@ func handleCreateTopics(ctx context.Context, b *Broker, _ *request, req *kmsg.Cr
 		var topic metadata.Topic
 		want, err := b.newTopic(t)
 		switch {
+		case !r.mayCreate(t.Topic):
+			err = kerr.TopicAuthorizationFailed
 		case n > 1:
 			err = refuse(kerr.InvalidRequest, "topic %q is in the request %d times", t.Topic, n)
 		case err == nil && req.ValidateOnly:
@@ -40,6 +42,12 @@ func handleCreateTopics(ctx context.Context, b *Broker, _ *request, req *kmsg.Cr
 		if rt.ErrorCode, rt.ErrorMessage = codeAndText(err); err == nil {
 			rt.Configs = []kmsg.CreateTopicsResponseTopicConfig{} // null would say that they are secret
 			rt.TopicID, rt.NumPartitions, rt.ReplicationFactor = topic.ID, int32(want.Partitions), 1
+			if !r.may(opDescribeConfig, onTopic, t.Topic) { // the topic is there; only its settings are not shown
+				rt.Configs, rt.ConfigErrorCode = nil, kerr.TopicAuthorizationFailed.Code
+				rt.NumPartitions, rt.ReplicationFactor = -1, -1
+				resp.Topics = append(resp.Topics, rt)
+				continue
+			}
 			for _, c := range describeTopic(topic, b.set.Defaults(topic.Name), nil) {
 				rc := kmsg.NewCreateTopicsResponseTopicConfig()
 				rc.Name, rc.Value, rc.Source = c.Name, c.Value, int8(c.Source)
@@ -49,6 +57,12 @@ func handleCreateTopics(ctx context.Context, b *Broker, _ *request, req *kmsg.Cr
 		resp.Topics = append(resp.Topics, rt)
 	}
 	return resp
+}
+
+// mayCreate reports whether the client may create a topic: any, or this one.
+func (r *request) mayCreate(topic string) bool {
+	b, c := r.conn.b, r.conn.session.client
+	return b.access.Allows(c, opCreate, onCluster, cluster) || r.may(opCreate, onTopic, topic)
 }
 
 // newTopic checks what the request says beside name and configuration. Replication is

@@ -3,13 +3,18 @@ package broker
 import (
 	"context"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-func handleDeleteGroups(ctx context.Context, b *Broker, _ *request, req *kmsg.DeleteGroupsRequest) kmsg.Response {
+func handleDeleteGroups(ctx context.Context, b *Broker, r *request, req *kmsg.DeleteGroupsRequest) kmsg.Response {
 	resp := kmsg.NewPtrDeleteGroupsResponse()
 	for _, name := range req.Groups {
-		g, err := b.groups.Delete(ctx, name)
+		var g kmsg.DeleteGroupsResponseGroup
+		err := error(kerr.GroupAuthorizationFailed)
+		if r.may(opDelete, onGroup, name) {
+			g, err = b.groups.Delete(ctx, name)
+		}
 		if err != nil {
 			g = kmsg.NewDeleteGroupsResponseGroup()
 			g.Group, g.ErrorCode = name, groupCode(err)

@@ -7,15 +7,19 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-func handleDeleteRecords(ctx context.Context, b *Broker, _ *request, req *kmsg.DeleteRecordsRequest) kmsg.Response {
+func handleDeleteRecords(ctx context.Context, b *Broker, r *request, req *kmsg.DeleteRecordsRequest) kmsg.Response {
 	resp := kmsg.NewPtrDeleteRecordsResponse()
 	for _, t := range req.Topics {
 		rt := kmsg.NewDeleteRecordsResponseTopic()
 		rt.Topic = t.Topic
+		allowed := r.may(opDelete, onTopic, t.Topic)
 		for _, tp := range t.Partitions {
 			rp := kmsg.NewDeleteRecordsResponseTopicPartition()
 			rp.Partition = tp.Partition
-			low, err := b.deleteRecords(ctx, t.Topic, tp.Partition, tp.Offset)
+			low, err := int64(-1), error(kerr.TopicAuthorizationFailed)
+			if allowed {
+				low, err = b.deleteRecords(ctx, t.Topic, tp.Partition, tp.Offset)
+			}
 			if rp.LowWatermark = low; err != nil {
 				rp.LowWatermark, rp.ErrorCode = -1, codeOf(err)
 			}

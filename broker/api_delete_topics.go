@@ -19,14 +19,14 @@ func handleDeleteTopics(ctx context.Context, b *Broker, r *request, req *kmsg.De
 	for _, t := range topics {
 		rt := kmsg.NewDeleteTopicsResponseTopic()
 		rt.Topic, rt.TopicID = t.Topic, t.TopicID
-		rt.ErrorCode, rt.ErrorMessage = codeAndText(b.deleteTopic(ctx, &rt))
+		rt.ErrorCode, rt.ErrorMessage = codeAndText(b.deleteTopic(ctx, r, &rt))
 		resp.Topics = append(resp.Topics, rt)
 	}
 	return resp
 }
 
 // deleteTopic deletes the topic that t names or identifies and completes t with the other.
-func (b *Broker) deleteTopic(ctx context.Context, t *kmsg.DeleteTopicsResponseTopic) error {
+func (b *Broker) deleteTopic(ctx context.Context, r *request, t *kmsg.DeleteTopicsResponseTopic) error {
 	if byID := t.TopicID != [16]byte{}; byID {
 		if t.Topic != nil {
 			return refuse(kerr.InvalidRequest, "both a name and an id are given")
@@ -35,10 +35,16 @@ func (b *Broker) deleteTopic(ctx context.Context, t *kmsg.DeleteTopicsResponseTo
 		if !ok {
 			return kerr.UnknownTopicID
 		}
+		if !r.sees(onTopic, topic.Name) && !r.may(opDelete, onTopic, topic.Name) {
+			return kerr.TopicAuthorizationFailed // without its name
+		}
 		t.Topic = &topic.Name
 	}
 	if t.Topic == nil {
 		return refuse(kerr.InvalidRequest, "neither a name nor an id is given")
+	}
+	if !r.may(opDelete, onTopic, *t.Topic) {
+		return kerr.TopicAuthorizationFailed
 	}
 	topic, err := b.writableTopic(*t.Topic)
 	if err != nil {

@@ -24,13 +24,13 @@ func handleDescribeCluster(_ context.Context, b *Broker, r *request, req *kmsg.D
 		return resp
 	}
 	resp.ClusterID, resp.ControllerID = b.meta.ClusterID(), int32(b.node.ID)
-	for _, p := range b.peers() {
+	for _, p := range b.peers(r.conn.listener) {
 		broker := kmsg.NewDescribeClusterResponseBroker()
 		broker.NodeID, broker.Host, broker.Port = p.id, p.host, p.port
 		resp.Brokers = append(resp.Brokers, broker)
 	}
 	if req.IncludeClusterAuthorizedOperations {
-		resp.ClusterAuthorizedOperations = clusterOperations
+		resp.ClusterAuthorizedOperations = b.access.Operations(r.conn.session.client, onCluster, cluster)
 	}
 	return resp
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/tabletopic/tabletopic/partition"
 )
 
-func handleDescribeConfigs(_ context.Context, b *Broker, _ *request, req *kmsg.DescribeConfigsRequest) kmsg.Response {
+func handleDescribeConfigs(_ context.Context, b *Broker, r *request, req *kmsg.DescribeConfigsRequest) kmsg.Response {
 	resp := kmsg.NewPtrDescribeConfigsResponse()
 	for _, res := range req.Resources {
 		rr := kmsg.NewDescribeConfigsResponseResource()
 		rr.ResourceType, rr.ResourceName = res.ResourceType, res.ResourceName
-		configs, err := b.describe(res)
+		configs, err := b.describe(r, res)
 		rr.ErrorCode, rr.ErrorMessage = codeAndText(err)
 		for i := range configs {
 			if !req.IncludeSynonyms {
@@ -33,15 +33,21 @@ func handleDescribeConfigs(_ context.Context, b *Broker, _ *request, req *kmsg.D
 	return resp
 }
 
-func (b *Broker) describe(res kmsg.DescribeConfigsRequestResource) ([]kmsg.DescribeConfigsResponseResourceConfig, error) {
+func (b *Broker) describe(r *request, res kmsg.DescribeConfigsRequestResource) ([]kmsg.DescribeConfigsResponseResourceConfig, error) {
 	switch res.ResourceType {
 	case kmsg.ConfigResourceTypeTopic:
+		if !r.may(opDescribeConfig, onTopic, res.ResourceName) {
+			return nil, kerr.TopicAuthorizationFailed
+		}
 		t, ok := b.set.Topic(res.ResourceName)
 		if !ok {
 			return nil, refuse(kerr.UnknownTopicOrPartition, "topic %q does not exist", res.ResourceName)
 		}
 		return describeTopic(t, b.set.Defaults(t.Name), res.ConfigNames), nil
 	case kmsg.ConfigResourceTypeBroker:
+		if !r.may(opDescribeConfig, onCluster, cluster) {
+			return nil, kerr.ClusterAuthorizationFailed
+		}
 		if res.ResourceName != "" && res.ResourceName != strconv.Itoa(int(b.node.ID)) {
 			return nil, refuse(kerr.InvalidRequest, "there is no broker %q", res.ResourceName)
 		}

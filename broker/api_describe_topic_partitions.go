@@ -12,7 +12,7 @@ import (
 const maxDescribedPartitions = 2000
 
 // handleDescribeTopicPartitions answers page by page, topics by name, from the cursor on.
-func handleDescribeTopicPartitions(_ context.Context, b *Broker, _ *request, req *kmsg.DescribeTopicPartitionsRequest) kmsg.Response {
+func handleDescribeTopicPartitions(_ context.Context, b *Broker, r *request, req *kmsg.DescribeTopicPartitionsRequest) kmsg.Response {
 	resp := kmsg.NewPtrDescribeTopicPartitionsResponse()
 	var names []string
 	for _, t := range req.Topics {
@@ -20,7 +20,9 @@ func handleDescribeTopicPartitions(_ context.Context, b *Broker, _ *request, req
 	}
 	if len(names) == 0 {
 		for _, t := range b.set.Topics() {
-			names = append(names, t.Name)
+			if r.sees(onTopic, t.Name) {
+				names = append(names, t.Name)
+			}
 		}
 	}
 	slices.Sort(names)
@@ -43,7 +45,7 @@ func handleDescribeTopicPartitions(_ context.Context, b *Broker, _ *request, req
 			resp.NextCursor = &kmsg.DescribeTopicPartitionsResponseNextCursor{Topic: name, Partition: int32(from)}
 			break
 		}
-		t := b.describeTopicPartitions(name, from, left)
+		t := b.describeTopicPartitions(r, name, from, left)
 		resp.Topics = append(resp.Topics, t)
 		left -= len(t.Partitions)
 		if next := from + len(t.Partitions); left == 0 && t.ErrorCode == 0 {
@@ -56,16 +58,20 @@ func handleDescribeTopicPartitions(_ context.Context, b *Broker, _ *request, req
 	return resp
 }
 
-func (b *Broker) describeTopicPartitions(name string, from, limit int) kmsg.DescribeTopicPartitionsResponseTopic {
+func (b *Broker) describeTopicPartitions(r *request, name string, from, limit int) kmsg.DescribeTopicPartitionsResponseTopic {
 	rt := kmsg.NewDescribeTopicPartitionsResponseTopic()
 	rt.Topic = &name
+	if !r.may(opDescribe, onTopic, name) {
+		rt.ErrorCode = kerr.TopicAuthorizationFailed.Code
+		return rt
+	}
 	topic, ok := b.set.Topic(name)
 	if !ok {
 		rt.ErrorCode = kerr.UnknownTopicOrPartition.Code
 		return rt
 	}
 	m := b.metadataTopic(topic)
-	rt.TopicID, rt.IsInternal, rt.AuthorizedOperations = m.TopicID, m.IsInternal, topicOperations
+	rt.TopicID, rt.IsInternal, rt.AuthorizedOperations = m.TopicID, m.IsInternal, b.access.Operations(r.conn.session.client, onTopic, name)
 	for i := from; i < len(m.Partitions) && i < from+limit; i++ {
 		p := kmsg.NewDescribeTopicPartitionsResponseTopicPartition()
 		p.Partition, p.LeaderID, p.LeaderEpoch = m.Partitions[i].Partition, m.Partitions[i].Leader, m.Partitions[i].LeaderEpoch

@@ -110,6 +110,9 @@ func newFetch(b *Broker, r *request, req *kmsg.FetchRequest) *fetch {
 				err = kerr.UnknownTopicID
 			}
 		}
+		if err == nil && !r.may(opRead, onTopic, ft.name) {
+			err = kerr.TopicAuthorizationFailed
+		}
 		ft.partitions = make([]fetchPartition, len(t.Partitions))
 		for j := range t.Partitions {
 			tp, fp := &t.Partitions[j], &ft.partitions[j]
@@ -301,7 +304,7 @@ func (f *fetch) redirect(ctx context.Context) {
 	for i := range f.topics {
 		for j := range f.topics[i].partitions {
 			fp := &f.topics[i].partitions[j]
-			if at, epoch, ok := f.b.newLeader(ctx, f.topics[i].name, fp.index, fp.err); ok {
+			if at, epoch, ok := f.b.newLeader(ctx, f.r.conn.listener, f.topics[i].name, fp.index, fp.err); ok {
 				fp.leader, fp.epoch = at, epoch
 				if !slices.Contains(f.leaders, at) {
 					f.leaders = append(f.leaders, at)

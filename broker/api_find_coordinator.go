@@ -19,13 +19,13 @@ const (
 func handleFindCoordinator(ctx context.Context, b *Broker, r *request, req *kmsg.FindCoordinatorRequest) kmsg.Response {
 	resp := kmsg.NewPtrFindCoordinatorResponse()
 	if r.version < 4 {
-		p, err := b.coordinator(ctx, req.CoordinatorType, req.CoordinatorKey)
+		p, err := b.coordinator(ctx, r, req.CoordinatorType, req.CoordinatorKey)
 		resp.ErrorCode, resp.ErrorMessage = codeAndText(err)
 		resp.NodeID, resp.Host, resp.Port = p.id, p.host, p.port
 		return resp
 	}
 	for _, key := range req.CoordinatorKeys {
-		p, err := b.coordinator(ctx, req.CoordinatorType, key)
+		p, err := b.coordinator(ctx, r, req.CoordinatorType, key)
 		c := kmsg.NewFindCoordinatorResponseCoordinator()
 		c.Key, c.NodeID, c.Host, c.Port = key, p.id, p.host, p.port
 		c.ErrorCode, c.ErrorMessage = codeAndText(err)
@@ -34,10 +34,16 @@ func handleFindCoordinator(ctx context.Context, b *Broker, r *request, req *kmsg
 	return resp
 }
 
-func (b *Broker) coordinator(ctx context.Context, kind int8, key string) (peer, error) {
+func (b *Broker) coordinator(ctx context.Context, r *request, kind int8, key string) (peer, error) {
 	switch kind {
 	case coordinatorGroup:
+		if !r.may(opDescribe, onGroup, key) {
+			return peer{-1, "", -1}, kerr.GroupAuthorizationFailed
+		}
 	case coordinatorTransaction:
+		if !r.may(opDescribe, onTxn, key) {
+			return peer{-1, "", -1}, kerr.TransactionalIDAuthorizationFailed
+		}
 		return peer{-1, "", -1}, refuse(kerr.TransactionalIDAuthorizationFailed, "transactions are not supported: remove transactional.id")
 	default:
 		return peer{-1, "", -1}, refuse(kerr.InvalidRequest, "coordinators of type %d are not supported", kind)
@@ -46,5 +52,5 @@ func (b *Broker) coordinator(ctx context.Context, kind int8, key string) (peer, 
 	if err != nil {
 		return peer{-1, "", -1}, refuse(kerr.CoordinatorNotAvailable, "%v", err)
 	}
-	return b.peer(leader)
+	return b.peer(r.conn.listener, leader)
 }

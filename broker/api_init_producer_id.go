@@ -39,6 +39,14 @@ func (p *producerIDs) get(ctx context.Context) (int64, error) {
 func handleInitProducerID(ctx context.Context, b *Broker, r *request, req *kmsg.InitProducerIDRequest) kmsg.Response {
 	resp := kmsg.NewPtrInitProducerIDResponse()
 	resp.ProducerEpoch = -1
+	if req.TransactionalID != nil && !r.may(opWrite, onTxn, *req.TransactionalID) {
+		resp.ErrorCode = kerr.TransactionalIDAuthorizationFailed.Code
+		return resp
+	}
+	if req.TransactionalID == nil && !b.access.AuthorizeAny(r.conn.session.client, opWrite, onTopic) && !r.may(opIdempotent, onCluster, cluster) {
+		resp.ErrorCode = kerr.ClusterAuthorizationFailed.Code
+		return resp
+	}
 	if req.TransactionalID != nil {
 		b.log.Warn("transactional producer refused: transactions are not supported", "peer", r.conn.peer, "transactional_id", *req.TransactionalID)
 		resp.ErrorCode = kerr.TransactionalIDAuthorizationFailed.Code

@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/tabletopic/tabletopic/broker/group"
@@ -11,6 +12,12 @@ import (
 // handleJoinGroup waits for the rebalance, which is as long as the slowest member. The
 // group keeps its own copy of what it needs, so the decoded body does not count meanwhile.
 func handleJoinGroup(ctx context.Context, b *Broker, r *request, req *kmsg.JoinGroupRequest) kmsg.Response {
+	if !r.may(opRead, onGroup, req.Group) {
+		resp := kmsg.NewPtrJoinGroupResponse()
+		resp.ErrorCode = kerr.GroupAuthorizationFailed.Code
+		resp.Generation, resp.MemberID = -1, req.MemberID
+		return resp
+	}
 	r.doneDecoding()
 	resp, err := b.groups.Join(ctx, req, group.Client{ID: r.clientID, Host: "/" + r.host()})
 	if err != nil {

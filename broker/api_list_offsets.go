@@ -22,10 +22,15 @@ func handleListOffsets(ctx context.Context, b *Broker, r *request, req *kmsg.Lis
 	for _, t := range req.Topics {
 		rt := kmsg.NewListOffsetsResponseTopic()
 		rt.Topic = t.Topic
+		allowed := r.may(opDescribe, onTopic, t.Topic)
 		for _, tp := range t.Partitions {
 			rp := kmsg.NewListOffsetsResponseTopicPartition()
 			rp.Partition = tp.Partition
-			if err := b.listOffset(ctx, r, req, t.Topic, tp, &rp); err != nil {
+			err := error(kerr.TopicAuthorizationFailed)
+			if allowed {
+				err = b.listOffset(ctx, r, req, t.Topic, tp, &rp)
+			}
+			if err != nil {
 				rp.ErrorCode, rp.Offset, rp.Timestamp = codeOf(err), -1, -1
 			}
 			rt.Partitions = append(rt.Partitions, rp)

@@ -12,29 +12,24 @@ import (
 	"github.com/tabletopic/tabletopic/metadata"
 )
 
-// The operations that everybody may do while there is no authorization, as bits of
-// Kafka's AclOperation codes (KIP-430).
-const (
-	topicOperations   = 1<<3 | 1<<4 | 1<<5 | 1<<6 | 1<<7 | 1<<8 | 1<<10 | 1<<11
-	clusterOperations = 1<<5 | 1<<7 | 1<<8 | 1<<9 | 1<<10 | 1<<11 | 1<<12
-)
-
 func handleMetadata(ctx context.Context, b *Broker, r *request, req *kmsg.MetadataRequest) kmsg.Response {
 	resp := kmsg.NewPtrMetadataResponse()
 	resp.ClusterID = kmsg.StringPtr(b.meta.ClusterID())
 	resp.ControllerID = int32(b.node.ID)
-	for _, p := range b.peers() {
+	for _, p := range b.peers(r.conn.listener) {
 		broker := kmsg.NewMetadataResponseBroker()
 		broker.NodeID, broker.Host, broker.Port = p.id, p.host, p.port
 		resp.Brokers = append(resp.Brokers, broker)
 	}
 	if req.IncludeClusterAuthorizedOperations {
-		resp.AuthorizedOperations = clusterOperations
+		resp.AuthorizedOperations = b.access.Operations(r.conn.session.client, onCluster, cluster)
 	}
 	// No list asks for all topics; so does an empty one in version 0.
 	if req.Topics == nil || r.version == 0 && len(req.Topics) == 0 {
 		for _, t := range b.set.Topics() {
-			resp.Topics = append(resp.Topics, b.metadataTopic(t))
+			if r.sees(onTopic, t.Name) {
+				resp.Topics = append(resp.Topics, b.metadataTopic(t))
+			}
 		}
 	}
 	create := !b.cfg.NoAutoCreate && (r.version < 4 || req.AllowAutoTopicCreation)
@@ -43,7 +38,9 @@ func handleMetadata(ctx context.Context, b *Broker, r *request, req *kmsg.Metada
 	}
 	if req.IncludeTopicAuthorizedOperations {
 		for i := range resp.Topics {
-			resp.Topics[i].AuthorizedOperations = topicOperations
+			if t := &resp.Topics[i]; t.ErrorCode == 0 && t.Topic != nil {
+				t.AuthorizedOperations = b.access.Operations(r.conn.session.client, onTopic, *t.Topic)
+			}
 		}
 	}
 	return resp
@@ -62,12 +59,20 @@ func (b *Broker) metadataOf(ctx context.Context, r *request, want kmsg.MetadataR
 	case byID: // the Java client gives an empty name with it
 		want.Topic = nil
 		t, ok := b.set.TopicByID(uuid.UUID(want.TopicID))
-		if !ok {
+		if !ok || !r.may(opDescribe, onTopic, t.Name) { // whoever has only an id learns no more from it
 			return fail(kerr.UnknownTopicID)
 		}
 		return b.metadataTopic(t)
 	}
+	if !r.may(opDescribe, onTopic, *want.Topic) {
+		return fail(kerr.TopicAuthorizationFailed)
+	}
 	t, ok := b.set.Topic(*want.Topic)
+	if !ok && create && !r.mayCreate(*want.Topic) {
+		if t, ok = b.findTopic(ctx, *want.Topic); !ok {
+			return fail(kerr.TopicAuthorizationFailed)
+		}
+	}
 	if !ok && !create {
 		if t, ok = b.findTopic(ctx, *want.Topic); !ok {
 			return fail(kerr.UnknownTopicOrPartition)

@@ -2,7 +2,9 @@ package broker
 
 import (
 	"context"
+	"slices"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
@@ -12,7 +14,7 @@ func handleOffsetFetch(ctx context.Context, b *Broker, r *request, req *kmsg.Off
 	resp := kmsg.NewPtrOffsetFetchResponse()
 	if r.version >= 8 {
 		for _, g := range req.Groups {
-			resp.Groups = append(resp.Groups, b.fetchOffsets(ctx, g))
+			resp.Groups = append(resp.Groups, b.fetchOffsets(ctx, r, g))
 		}
 		return resp
 	}
@@ -25,7 +27,7 @@ func handleOffsetFetch(ctx context.Context, b *Broker, r *request, req *kmsg.Off
 	}
 	asked := kmsg.NewOffsetFetchRequestGroup()
 	asked.Group, asked.Topics = req.Group, topics
-	g := b.fetchOffsets(ctx, asked)
+	g := b.fetchOffsets(ctx, r, asked)
 	resp.ErrorCode = g.ErrorCode
 	for _, t := range g.Topics {
 		rt := kmsg.NewOffsetFetchResponseTopic()
@@ -40,15 +42,46 @@ func handleOffsetFetch(ctx context.Context, b *Broker, r *request, req *kmsg.Off
 	return resp
 }
 
-func (b *Broker) fetchOffsets(ctx context.Context, g kmsg.OffsetFetchRequestGroup) kmsg.OffsetFetchResponseGroup {
+func (b *Broker) fetchOffsets(ctx context.Context, r *request, g kmsg.OffsetFetchRequestGroup) kmsg.OffsetFetchResponseGroup {
+	refused := func(code int16) kmsg.OffsetFetchResponseGroup {
+		resp := kmsg.NewOffsetFetchResponseGroup()
+		resp.Group, resp.ErrorCode = g.Group, code
+		return resp
+	}
+	if !r.may(opDescribe, onGroup, g.Group) {
+		return refused(kerr.GroupAuthorizationFailed.Code)
+	}
+	allowed, denied := g.Topics, []kmsg.OffsetFetchRequestGroupTopic(nil)
+	if g.Topics != nil {
+		allowed = []kmsg.OffsetFetchRequestGroupTopic{} // nil would be all
+		for _, t := range g.Topics {
+			if r.may(opDescribe, onTopic, t.Topic) {
+				allowed = append(allowed, t)
+			} else {
+				denied = append(denied, t)
+			}
+		}
+	}
 	member := ""
 	if g.MemberID != nil {
 		member = *g.MemberID
 	}
-	resp, err := b.groups.Fetch(ctx, g.Group, member, g.MemberEpoch, g.Topics)
+	resp, err := b.groups.Fetch(ctx, g.Group, member, g.MemberEpoch, allowed)
 	if err != nil {
-		resp = kmsg.NewOffsetFetchResponseGroup()
-		resp.Group, resp.ErrorCode = g.Group, groupCode(err)
+		return refused(groupCode(err))
+	}
+	if g.Topics == nil {
+		resp.Topics = slices.DeleteFunc(resp.Topics, func(t kmsg.OffsetFetchResponseGroupTopic) bool { return !r.sees(onTopic, t.Topic) })
+	}
+	for _, t := range denied {
+		rt := kmsg.NewOffsetFetchResponseGroupTopic()
+		rt.Topic = t.Topic
+		for _, p := range t.Partitions {
+			rp := kmsg.NewOffsetFetchResponseGroupTopicPartition()
+			rp.Partition, rp.Offset, rp.ErrorCode = p, -1, kerr.TopicAuthorizationFailed.Code
+			rt.Partitions = append(rt.Partitions, rp)
+		}
+		resp.Topics = append(resp.Topics, rt)
 	}
 	return resp
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tabletopic/tabletopic/partition"
 	"github.com/tabletopic/tabletopic/record"
+	"github.com/tabletopic/tabletopic/security"
 )
 
 // A produce waits at least this long for its batches to be durable. In Kafka the timeout
@@ -65,7 +66,7 @@ func handleProduce(ctx context.Context, b *Broker, r *request) (*answer, error) 
 				})
 			}
 			if perr != nil {
-				if at, epoch, ok := b.newLeader(appendCtx, name, tp.Partition, perr); ok {
+				if at, epoch, ok := b.newLeader(appendCtx, r.conn.listener, name, tp.Partition, perr); ok {
 					p.redirect(result, at, epoch)
 				}
 				p.set(result, partition.AppendResult{}, perr)
@@ -112,14 +113,23 @@ func (b *Broker) produceTopic(r *request, req *kmsg.ProduceRequest, t *kmsg.Prod
 		}
 		t.Topic = topic.Name
 	}
+	if !r.may(opWrite, onTopic, t.Topic) {
+		return "", kerr.TopicAuthorizationFailed
+	}
 	topic, ok := b.set.Topic(t.Topic)
 	switch {
 	case !ok:
 		return "", kerr.UnknownTopicOrPartition
-	case topic.Internal && (b.cfg.PeerClientID == "" || r.clientID != b.cfg.PeerClientID || topic.Name != b.cfg.PeerTopic):
+	case topic.Internal && (!b.fromPeer(r) || topic.Name != b.cfg.PeerTopic):
 		return "", refuse(kerr.InvalidTopicException, "topic %q is internal: clients cannot write to it", topic.Name)
 	}
 	return topic.Name, nil
+}
+
+// fromPeer reports whether another node of the cluster sent a request. Where there is
+// authentication it has proved that.
+func (b *Broker) fromPeer(r *request) bool {
+	return b.cfg.PeerClientID != "" && r.clientID == b.cfg.PeerClientID && (!b.access.Enabled() || r.conn.session.client.Principal == security.Node)
 }
 
 func (b *Broker) append(ctx context.Context, version int16, topic string, tp *kmsg.ProduceRequestTopicPartition, done func(partition.AppendResult, error)) error {

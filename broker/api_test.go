@@ -54,7 +54,7 @@ func TestMetadata(t *testing.T) {
 		if rt.ErrorCode != 0 || *rt.Topic != "t" || len(rt.Partitions) != 2 || rt.Partitions[1].Leader != 1 || len(rt.Partitions[0].ISR) != 1 {
 			t.Errorf("v%d: %+v", v, rt)
 		}
-		if v >= 10 && rt.TopicID != topic.ID || v >= 8 && rt.AuthorizedOperations != topicOperations {
+		if v >= 10 && rt.TopicID != topic.ID || v >= 8 && rt.AuthorizedOperations != 0b110111111000 {
 			t.Errorf("v%d: id %x, operations %b", v, rt.TopicID, rt.AuthorizedOperations)
 		}
 		if v >= 1 && resp.ControllerID != 1 || v >= 2 && *resp.ClusterID != b.meta.ClusterID() {

@@ -66,6 +66,13 @@ func newAPITable() *apiTable {
 		{key: kmsg.DeleteGroups, min: 0, max: 2, handle: on(handleDeleteGroups)},
 		{key: kmsg.OffsetDelete, min: 0, max: 0, handle: on(handleOffsetDelete)},
 		{key: kmsg.IncrementalAlterConfigs, min: 0, max: 1, handle: on(handleIncrementalAlterConfigs)},
+		{key: kmsg.SASLHandshake, min: 0, max: 1, handle: handleSASLHandshake},
+		{key: kmsg.SASLAuthenticate, min: 0, max: 2, handle: handleSASLAuthenticate},
+		{key: kmsg.DescribeACLs, min: 1, max: 3, handle: on(handleDescribeACLs)},
+		{key: kmsg.CreateACLs, min: 1, max: 3, handle: on(handleCreateACLs)},
+		{key: kmsg.DeleteACLs, min: 1, max: 3, handle: on(handleDeleteACLs)},
+		{key: kmsg.DescribeUserSCRAMCredentials, min: 0, max: 0, handle: on(handleDescribeUserSCRAMCredentials)},
+		{key: kmsg.AlterUserSCRAMCredentials, min: 0, max: 0, handle: on(handleAlterUserSCRAMCredentials)},
 		{key: kmsg.DescribeCluster, min: 0, max: 2, handle: on(handleDescribeCluster)},
 		{key: kmsg.ConsumerGroupHeartbeat, min: 0, max: 1, handle: on(handleConsumerGroupHeartbeat)},
 		{key: kmsg.ConsumerGroupDescribe, min: 0, max: 1, handle: on(handleConsumerGroupDescribe)},
@@ -166,6 +173,8 @@ func sourceOf(req reflect.Value, name string) reflect.Value {
 		candidates = append(candidates, "TopicNames")
 	case "Coordinators":
 		candidates = append(candidates, "CoordinatorKeys")
+	case "Results":
+		candidates = append(candidates, "Creations", "Filters", "Upsertions")
 	}
 	for _, c := range candidates {
 		if f := req.FieldByName(c); f.IsValid() && f.Kind() == reflect.Slice && f.Len() > 0 {

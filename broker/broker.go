@@ -27,10 +27,12 @@ package broker
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -42,17 +44,19 @@ import (
 	"github.com/tabletopic/tabletopic/broker/group"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/security"
 	"github.com/tabletopic/tabletopic/streamstore"
 )
 
 // Config holds the settings of a broker. The zero value of a field means its default.
 type Config struct {
-	// Advertised is the host:port that clients are told to connect to. The address of
-	// the listener if empty.
-	Advertised string
-
 	// MaxConnections bounds the open connections; one more is closed at once. 10,000 if zero.
 	MaxConnections int
+	// MaxConnectionsPerAddress bounds those of one IP address. MaxConnections if zero.
+	MaxConnectionsPerAddress int
+	// AuthTimeout closes a connection whose peer has not proved who it is, where a listener
+	// wants that, TLS handshake included. 10 s if zero.
+	AuthTimeout time.Duration
 	// MaxRequestBytes bounds one request. 100 MiB if zero.
 	MaxRequestBytes int
 	// MaxRequestMemory bounds the bytes of all requests that are read and not yet
@@ -93,6 +97,8 @@ type Config struct {
 
 func (c *Config) setDefaults() {
 	def(&c.MaxConnections, 10_000)
+	def(&c.MaxConnectionsPerAddress, c.MaxConnections)
+	def(&c.AuthTimeout, 10*time.Second)
 	def(&c.MaxRequestBytes, 100<<20)
 	def(&c.MaxRequestMemory, max(256<<20, int64(c.MaxRequestBytes)))
 	def(&c.MaxInFlight, 128)
@@ -122,7 +128,7 @@ func (c *Config) validate() error {
 		return fmt.Errorf("broker: DefaultPartitions %d is not between 1 and MaxPartitions %d", c.DefaultPartitions, c.MaxPartitions)
 	}
 	for name, v := range map[string]int64{
-		"MaxConnections": int64(c.MaxConnections), "MaxRequestBytes": int64(c.MaxRequestBytes), "MaxInFlight": int64(c.MaxInFlight),
+		"MaxConnections": int64(c.MaxConnections), "MaxConnectionsPerAddress": int64(c.MaxConnectionsPerAddress), "AuthTimeout": int64(c.AuthTimeout), "MaxRequestBytes": int64(c.MaxRequestBytes), "MaxInFlight": int64(c.MaxInFlight),
 		"MaxFetchBytes": int64(c.MaxFetchBytes), "MaxAnswerMemory": c.MaxAnswerMemory, "MaxPartitions": int64(c.MaxPartitions),
 		"IdleTimeout": int64(c.IdleTimeout), "StallTimeout": int64(c.StallTimeout),
 	} {
@@ -139,18 +145,18 @@ type Broker struct {
 	set    *partition.Set
 	groups *group.Manager
 	meta   *metadata.Store
+	access *security.Access
 	node   streamstore.Node
 	log    *slog.Logger
 	m      *metrics
 	apis   *apiTable
 
-	listener   net.Listener
-	host       string // advertised
-	port       int32
+	listeners  []Listener
 	ids        producerIDs
 	reqMemory  *semaphore.Weighted // MaxRequestMemory
 	decMemory  *semaphore.Weighted // decodeMemory
 	ansMemory  *semaphore.Weighted // MaxAnswerMemory
+	authMemory *semaphore.Weighted // authMemory
 	ctx        context.Context     // ends when Close gives up waiting
 	cancel     context.CancelFunc
 	stopping   atomic.Bool
@@ -158,40 +164,69 @@ type Broker struct {
 
 	mu    sync.Mutex
 	conns map[*conn]struct{} // guarded by mu; nil after Close
+	hosts map[string]int     // guarded by mu; how many of conns by address
 }
 
-// Open serves the partitions of set and the groups on l until Close, which closes l.
-// Producer ids come from meta; node is this process. Metrics are registered with reg
-// unless it is nil.
-func Open(cfg Config, l net.Listener, set *partition.Set, groups *group.Manager, meta *metadata.Store, node streamstore.Node, log *slog.Logger, reg prometheus.Registerer) (*Broker, error) {
+// A Listener is where clients connect, and what is spoken there.
+type Listener struct {
+	net.Listener
+	// Name tells listeners apart, as Kafka names them. PLAINTEXT if empty.
+	Name string
+	// Advertised is the host:port that clients are told to connect to. The address of the
+	// listener if empty.
+	Advertised string
+	// TLS is nil where there is none.
+	TLS *tls.Config
+	// Mapping names the owners of clients' certificates.
+	Mapping security.Mapping
+	// SASL asks every client to prove who it is.
+	SASL bool
+
+	host string // advertised
+	port int32
+}
+
+// Open serves the partitions of set and the groups on listeners until Close, which closes
+// them. access says who clients are and what they may do. Producer ids come from meta; node is
+// this process. Metrics are registered with reg unless it is nil.
+func Open(cfg Config, listeners []Listener, access *security.Access, set *partition.Set, groups *group.Manager, meta *metadata.Store, node streamstore.Node, log *slog.Logger, reg prometheus.Registerer) (*Broker, error) {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
 	b := &Broker{
-		cfg: cfg, set: set, groups: groups, meta: meta, node: node, log: log,
+		cfg: cfg, set: set, groups: groups, meta: meta, access: access, node: node, log: log,
 
-		apis:      newAPITable(),
-		listener:  l,
-		reqMemory: semaphore.NewWeighted(cfg.MaxRequestMemory),
-		decMemory: semaphore.NewWeighted(decodeMemory),
-		ansMemory: semaphore.NewWeighted(cfg.MaxAnswerMemory),
-		conns:     make(map[*conn]struct{}),
+		apis:       newAPITable(),
+		listeners:  slices.Clone(listeners),
+		reqMemory:  semaphore.NewWeighted(cfg.MaxRequestMemory),
+		decMemory:  semaphore.NewWeighted(decodeMemory),
+		ansMemory:  semaphore.NewWeighted(cfg.MaxAnswerMemory),
+		authMemory: semaphore.NewWeighted(authMemory),
+		conns:      make(map[*conn]struct{}),
+		hosts:      make(map[string]int),
 	}
 	b.m = newMetrics(reg, b.apis)
 	b.ids.allocate = func(ctx context.Context, n int) (int64, error) { return meta.AllocateProducerIDs(ctx, node, n) }
-	if err := b.advertise(); err != nil {
-		return nil, err
+	for i := range b.listeners {
+		if err := b.listeners[i].advertise(); err != nil {
+			return nil, err
+		}
 	}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
-	b.goroutines.Go(b.accept)
+	for i := range b.listeners {
+		b.goroutines.Go(func() { b.accept(&b.listeners[i]) })
+	}
 	return b, nil
 }
 
-func (b *Broker) advertise() error {
-	addr := b.cfg.Advertised
+func (l *Listener) advertise() error {
+	if l.Name == "" {
+		l.Name = "PLAINTEXT"
+	}
+	addr := l.Advertised
 	if addr == "" {
-		addr = b.listener.Addr().String()
+		addr = l.Addr().String()
 	}
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -204,17 +239,17 @@ func (b *Broker) advertise() error {
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		return fmt.Errorf("the listener %q accepts on every address, so clients must be told one: set the advertised address to a host:port that they can reach", addr)
 	}
-	b.host, b.port = host, int32(n)
+	l.host, l.port = host, int32(n)
 	return nil
 }
 
-// Addr returns the address of the listener.
-func (b *Broker) Addr() net.Addr { return b.listener.Addr() }
+// Addr returns the address of the first listener.
+func (b *Broker) Addr() net.Addr { return b.listeners[0].Addr() }
 
 // accept runs until the listener is closed.
-func (b *Broker) accept() {
+func (b *Broker) accept(l *Listener) {
 	for {
-		nc, err := b.listener.Accept()
+		nc, err := l.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
@@ -227,36 +262,57 @@ func (b *Broker) accept() {
 				return
 			}
 		}
-		b.goroutines.Go(func() { b.ServeConn(nc) })
+		b.goroutines.Go(func() { b.serve(l, nc) })
 	}
 }
 
-// ServeConn serves one connection that something else than the listener accepted, until
-// it ends. It closes nc.
-func (b *Broker) ServeConn(nc net.Conn) {
-	c := newConn(b, nc)
-	b.mu.Lock()
-	n := len(b.conns)
-	full := n >= b.cfg.MaxConnections
-	closed := b.conns == nil
-	if !full && !closed {
-		b.conns[c] = struct{}{}
-	}
-	b.mu.Unlock()
-	if full || closed {
+// ServeConn serves one connection that something else than the first listener accepted, as if
+// that had, until it ends. It closes nc.
+func (b *Broker) ServeConn(nc net.Conn) { b.serve(&b.listeners[0], nc) }
+
+func (b *Broker) serve(l *Listener, nc net.Conn) {
+	c := newConn(b, l, nc)
+	if limit := b.enter(c); limit >= 0 {
 		nc.Close()
-		if full {
+		if limit > 0 {
 			b.m.refused.Inc()
-			b.log.Warn("connection refused: too many", "peer", c.peer, "limit", b.cfg.MaxConnections)
+			b.log.Warn("connection refused: too many", "peer", c.peer, "limit", limit)
 		}
 		return
 	}
 	b.m.connections.Inc()
 	c.serve()
 	b.m.connections.Dec()
+	b.leave(c)
+}
+
+// enter counts a connection in. If there are too many it returns how many there may be, and 0
+// if the broker is closed; else less.
+func (b *Broker) enter(c *conn) (limit int) {
+	host := hostOf(c.peer)
 	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.conns == nil:
+		return 0
+	case len(b.conns) >= b.cfg.MaxConnections:
+		return b.cfg.MaxConnections
+	case b.hosts[host] >= b.cfg.MaxConnectionsPerAddress:
+		return b.cfg.MaxConnectionsPerAddress
+	}
+	b.conns[c] = struct{}{}
+	b.hosts[host]++
+	return -1
+}
+
+func (b *Broker) leave(c *conn) {
+	host := hostOf(c.peer)
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	delete(b.conns, c)
-	b.mu.Unlock()
+	if b.hosts[host]--; b.hosts[host] == 0 {
+		delete(b.hosts, host)
+	}
 }
 
 // Close stops accepting connections and requests, lets requests that were read be
@@ -265,7 +321,10 @@ func (b *Broker) Close(ctx context.Context) error {
 	if b.stopping.Swap(true) {
 		return nil
 	}
-	err := b.listener.Close()
+	var err error
+	for i := range b.listeners {
+		err = errors.Join(err, b.listeners[i].Close())
+	}
 	b.mu.Lock()
 	conns := b.conns
 	b.conns = nil

@@ -13,6 +13,7 @@ import (
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/objectstore"
 	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/security"
 	"github.com/tabletopic/tabletopic/streamstore"
 )
 
@@ -37,7 +38,10 @@ func Example() {
 	defer groups.Close()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	check(err)
-	b, err := broker.Open(broker.Config{}, listener, set, groups, meta, store.Node(), log, nil)
+	access, err := security.Open(ctx, security.Config{}, meta, log, nil) // everybody may do everything
+	check(err)
+	defer access.Close()
+	b, err := broker.Open(broker.Config{}, []broker.Listener{{Listener: listener}}, access, set, groups, meta, store.Node(), log, nil)
 	check(err)
 	defer b.Close(ctx)
 

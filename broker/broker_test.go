@@ -21,6 +21,7 @@ import (
 	"github.com/tabletopic/tabletopic/broker/group"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/security"
 	"github.com/tabletopic/tabletopic/streamstore"
 )
 
@@ -74,8 +75,24 @@ func openGroups(t testing.TB, set *partition.Set) *group.Manager {
 
 func startOn(t testing.TB, cfg Config, set *partition.Set, meta *metadata.Store, node streamstore.Node) *testBroker {
 	t.Helper()
+	return startWith(t, cfg, Listener{Listener: listen(t)}, openAccess(t, security.Config{}, meta), set, meta, node)
+}
+
+// openAccess follows users and rules until the test ends.
+func openAccess(t testing.TB, cfg security.Config, meta *metadata.Store) *security.Access {
+	t.Helper()
+	a, err := security.Open(t.Context(), cfg, meta, slog.New(slog.DiscardHandler), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.Close)
+	return a
+}
+
+func startWith(t testing.TB, cfg Config, l Listener, access *security.Access, set *partition.Set, meta *metadata.Store, node streamstore.Node) *testBroker {
+	t.Helper()
 	logged := &logBuffer{}
-	b, err := Open(cfg, listen(t), set, openGroups(t, set), meta, node, slog.New(slog.NewTextHandler(logged, nil)), nil)
+	b, err := Open(cfg, []Listener{l}, access, set, openGroups(t, set), meta, node, slog.New(slog.NewTextHandler(logged, nil)), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

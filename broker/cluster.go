@@ -22,14 +22,15 @@ type peer struct {
 	port int32
 }
 
-// peers returns the nodes that live, by id, this one among them.
-func (b *Broker) peers() []peer {
-	all := []peer{{int32(b.node.ID), b.host, b.port}}
+// peers returns the nodes that live, by id, this one among them, as clients of a listener
+// reach them: by the listener of the same name.
+func (b *Broker) peers(l *Listener) []peer {
+	all := []peer{{int32(b.node.ID), l.host, l.port}}
 	for _, m := range b.set.Members() {
 		if m.ID == b.node.ID || !m.Alive {
 			continue
 		}
-		host, port, err := net.SplitHostPort(m.Kafka)
+		host, port, err := net.SplitHostPort(m.Listener(l.Name))
 		if err != nil {
 			continue // it announced what it could not have listened on
 		}
@@ -42,8 +43,8 @@ func (b *Broker) peers() []peer {
 }
 
 // peer returns a node that lives.
-func (b *Broker) peer(id streamstore.NodeID) (peer, error) {
-	for _, p := range b.peers() {
+func (b *Broker) peer(l *Listener, id streamstore.NodeID) (peer, error) {
+	for _, p := range b.peers(l) {
 		if p.id == int32(id) {
 			return p, nil
 		}
@@ -57,7 +58,7 @@ const moveWait = time.Second
 // newLeader returns who leads a partition, for the answer to a client that was refused with err
 // (KIP-951): it goes there at once, and does not look around first. ok is false if that is
 // unknown, or this node.
-func (b *Broker) newLeader(ctx context.Context, topic string, index int32, err error) (at peer, epoch int32, ok bool) {
+func (b *Broker) newLeader(ctx context.Context, l *Listener, topic string, index int32, err error) (at peer, epoch int32, ok bool) {
 	if !errors.Is(err, kerr.NotLeaderForPartition) {
 		return peer{}, 0, false
 	}
@@ -67,6 +68,6 @@ func (b *Broker) newLeader(ctx context.Context, topic string, index int32, err e
 	if !ok || leader == b.node.ID {
 		return peer{}, 0, false
 	}
-	at, err = b.peer(leader)
+	at, err = b.peer(l, leader)
 	return at, epoch, err == nil
 }

@@ -3,6 +3,7 @@ package broker
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,6 +14,9 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/tabletopic/tabletopic/internal/invariant"
 )
 
 const (
@@ -29,10 +33,16 @@ const (
 
 // conn is one connection.
 type conn struct {
-	b    *Broker
-	nc   net.Conn
-	in   *bufio.Reader
-	peer string
+	b        *Broker
+	listener *Listener
+	nc       net.Conn
+	in       *bufio.Reader
+	peer     string
+	authBy   time.Time // when the peer must have proved who it is
+	session  session   // of handle
+
+	authenticated atomic.Bool // the peer may ask for what needs it
+	raw           atomic.Bool // the next frame is a token of SASL, without a header
 
 	frames  chan frame    // read → handle
 	answers chan *answer  // handle → write; its capacity bounds the requests in flight
@@ -47,8 +57,11 @@ type conn struct {
 // frame is the bytes of one request behind its length.
 type frame struct {
 	data     []byte
-	reserved int64 // of Broker.reqMemory
+	memory   *semaphore.Weighted
+	reserved int64 // of memory
 }
+
+func (f frame) release() { f.memory.Release(f.reserved) }
 
 // answer is a place in the order of a connection's answers.
 type answer struct {
@@ -56,13 +69,18 @@ type answer struct {
 	bufs    []byteSlice // the frame of the answer; nil for none
 	produce *produce    // if not nil, waited for and encoded when its turn comes
 	release func()      // nil, or called when bufs were written
+	last    bool        // the connection is closed after it
 }
 
 type byteSlice = []byte
 
-func newConn(b *Broker, nc net.Conn) *conn {
+func newConn(b *Broker, l *Listener, nc net.Conn) *conn {
+	peer := nc.RemoteAddr().String()
+	if l.TLS != nil {
+		nc = tls.Server(nc, l.TLS)
+	}
 	c := &conn{
-		b: b, nc: nc, in: bufio.NewReader(nc), peer: nc.RemoteAddr().String(),
+		b: b, listener: l, nc: nc, in: bufio.NewReader(nc), peer: peer,
 		frames:  make(chan frame, 1),
 		answers: make(chan *answer, b.cfg.MaxInFlight),
 		handled: make(chan struct{}),
@@ -75,6 +93,14 @@ func newConn(b *Broker, nc net.Conn) *conn {
 // serve runs the connection and returns when its three goroutines, and the reads of objects
 // for it, have ended.
 func (c *conn) serve() {
+	if err := c.secure(); err != nil {
+		if reason := c.readError(err); reason != nil {
+			c.closing(reason)
+		}
+		c.nc.Close()
+		c.cancel()
+		return
+	}
 	readDone, writeDone := make(chan struct{}), make(chan struct{})
 	go func() { defer close(readDone); c.read() }()
 	go func() { defer close(writeDone); c.write() }()
@@ -83,7 +109,7 @@ func (c *conn) serve() {
 	c.nc.Close() // ends read where handle ended first
 	<-readDone
 	for f := range c.frames {
-		c.b.reqMemory.Release(f.reserved)
+		f.release()
 	}
 	c.cancel()
 	c.cold.work.Wait()
@@ -118,7 +144,7 @@ func (c *conn) read() {
 		select {
 		case c.frames <- f:
 		case <-c.handled:
-			c.b.reqMemory.Release(f.reserved)
+			f.release()
 			return
 		}
 	}
@@ -147,22 +173,25 @@ func (c *conn) readFrame() (frame, error) {
 		return frame{}, fmt.Errorf("a request ends in its length: %w", noEOF(err))
 	}
 	size := int64(int32(binary.BigEndian.Uint32(head)))
-	if size < 8 || size > int64(c.b.cfg.MaxRequestBytes) {
-		return frame{}, fmt.Errorf("request of %d bytes (0x%x): the limit is %d, the least 8; is this a Kafka client without TLS?", size, head, c.b.cfg.MaxRequestBytes)
+	if least, most := c.frameBounds(); size < least || size > most {
+		return frame{}, fmt.Errorf("request of %d bytes (0x%x): the limit is %d, the least %d; is this a Kafka client, and does it use TLS just as the listener %s does?", size, head, most, least, c.listener.Name)
 	}
 	c.in.Discard(4)
-	f := frame{}
+	f := frame{memory: c.b.reqMemory}
+	if !c.authenticated.Load() && !invariant.Off("kafka-auth-memory") {
+		f.memory = c.b.authMemory
+	}
 	for have := int64(0); have < size; have = int64(len(f.data)) {
 		stage := min(size, max(frameStage, have*frameStageFactor))
-		if err := c.b.reqMemory.Acquire(c.ctx, stage-have); err != nil {
-			c.b.reqMemory.Release(f.reserved)
+		if err := f.memory.Acquire(c.ctx, stage-have); err != nil {
+			f.release()
 			return frame{}, err
 		}
 		f.reserved = stage
 		data := make([]byte, stage)
 		copy(data, f.data)
 		if n, err := c.readFull(data[have:]); err != nil {
-			c.b.reqMemory.Release(f.reserved)
+			f.release()
 			return frame{}, fmt.Errorf("request of %d bytes stops after %d: %w", size, have+int64(n), noEOF(err))
 		}
 		f.data = data
@@ -175,7 +204,7 @@ func (c *conn) readFull(p []byte) (n int, err error) {
 	for n < len(p) && err == nil {
 		part := p[n:min(len(p), n+progressBytes)]
 		if c.in.Buffered() < len(part) {
-			c.nc.SetReadDeadline(time.Now().Add(c.b.cfg.StallTimeout))
+			c.nc.SetReadDeadline(c.readDeadline(c.b.cfg.StallTimeout))
 			if c.b.stopping.Load() { // the deadline above may have come after that of Close
 				c.stop()
 			}
@@ -197,13 +226,16 @@ func noEOF(err error) error {
 // awaitRequest returns when the first byte of a request is there.
 func (c *conn) awaitRequest() error {
 	for c.in.Buffered() == 0 {
-		c.nc.SetReadDeadline(time.Now().Add(c.b.cfg.IdleTimeout))
+		c.nc.SetReadDeadline(c.readDeadline(c.b.cfg.IdleTimeout))
 		if c.b.stopping.Load() {
 			return errIdle
 		}
 		_, err := c.in.Peek(1)
 		var ne net.Error
 		if errors.As(err, &ne) && ne.Timeout() {
+			if !c.authenticated.Load() && !c.b.stopping.Load() {
+				return fmt.Errorf("not authenticated within %v", c.b.cfg.AuthTimeout)
+			}
 			if c.pending.Load() > 0 && !c.b.stopping.Load() {
 				continue
 			}
@@ -214,7 +246,7 @@ func (c *conn) awaitRequest() error {
 		}
 	}
 	if c.in.Buffered() < 4 { // the length itself must not trickle
-		c.nc.SetReadDeadline(time.Now().Add(c.b.cfg.StallTimeout))
+		c.nc.SetReadDeadline(c.readDeadline(c.b.cfg.StallTimeout))
 	}
 	return nil
 }
@@ -225,21 +257,30 @@ func (c *conn) handle() {
 	defer close(c.handled)
 	for f := range c.frames {
 		a, err := c.handleFrame(f.data)
-		c.b.reqMemory.Release(f.reserved)
+		f.release()
 		if err != nil {
 			c.closing(err)
 			return
 		}
 		c.answers <- a // write drains it to the end, also when the peer is gone
+		if a.last {
+			return
+		}
 	}
 }
 
 func (c *conn) handleFrame(data []byte) (*answer, error) {
+	if c.raw.Load() {
+		return c.rawToken(c.ctx, data)
+	}
 	r, err := parseRequest(c.b.apis, data)
 	if err != nil {
 		return nil, err
 	}
 	r.conn, r.start = c, time.Now()
+	if err := c.admit(r); err != nil {
+		return nil, fmt.Errorf("%s v%d: %w", r.api.name(), r.version, err)
+	}
 	a, err := c.dispatch(r)
 	if err == nil {
 		a.req, r.body = r, nil // what waits for its turn does not hold the frame

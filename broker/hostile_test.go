@@ -18,6 +18,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/tabletopic/tabletopic/security"
 )
 
 func testBatchOf(t testing.TB, n int, change func(*kmsg.RecordBatch), valueBytes int) []byte {
@@ -291,10 +293,21 @@ func TestPanicInAHandler(t *testing.T) {
 			p.Topics = []kmsg.OffsetFetchRequestTopic{{Topic: name, Partitions: []int32{3}}}
 			p.Groups = []kmsg.OffsetFetchRequestGroup{{Group: name}}
 		},
-		kmsg.OffsetDelete:           func(kmsg.Request) {},
-		kmsg.ConsumerGroupHeartbeat: func(kmsg.Request) {},
+		kmsg.OffsetDelete:     func(kmsg.Request) {},
+		kmsg.SASLHandshake:    func(kmsg.Request) {},
+		kmsg.SASLAuthenticate: func(kmsg.Request) {},
+		kmsg.DescribeACLs:     func(kmsg.Request) {},
+		kmsg.CreateACLs: func(r kmsg.Request) {
+			r.(*kmsg.CreateACLsRequest).Creations = []kmsg.CreateACLsRequestCreation{{ResourceName: name}}
+		},
+		kmsg.DeleteACLs:                   func(r kmsg.Request) { r.(*kmsg.DeleteACLsRequest).Filters = []kmsg.DeleteACLsRequestFilter{{}} },
+		kmsg.DescribeUserSCRAMCredentials: func(kmsg.Request) {},
+		kmsg.ConsumerGroupHeartbeat:       func(kmsg.Request) {},
 		kmsg.ConsumerGroupDescribe: func(r kmsg.Request) {
 			r.(*kmsg.ConsumerGroupDescribeRequest).Groups = []string{name}
+		},
+		kmsg.AlterUserSCRAMCredentials: func(r kmsg.Request) {
+			r.(*kmsg.AlterUserSCRAMCredentialsRequest).Upsertions = []kmsg.AlterUserSCRAMCredentialsRequestUpsertion{{Name: name}}
 		},
 		kmsg.ApiVersions: func(r kmsg.Request) {
 			p := r.(*kmsg.ApiVersionsRequest)
@@ -371,20 +384,23 @@ func TestConfigRefused(t *testing.T) {
 	groups := openGroups(t, set)
 	for name, cfg := range map[string]Config{
 		"any address":       {},
-		"no port":           {Advertised: "host"},
+		"no port":           {},
 		"request memory":    {MaxRequestMemory: 10},
 		"default above max": {DefaultPartitions: 5, MaxPartitions: 2},
 		"negative":          {MaxConnections: -1},
 	} {
-		l := listen(t)
-		if name == "any address" {
+		l := Listener{Listener: listen(t)}
+		switch name {
+		case "any address":
 			var err error
-			if l, err = net.Listen("tcp", ":0"); err != nil {
+			if l.Listener, err = net.Listen("tcp", ":0"); err != nil {
 				t.Fatal(err)
 			}
 			defer l.Close()
+		case "no port":
+			l.Advertised = "host"
 		}
-		if b, err := Open(cfg, l, set, groups, meta, node, slog.New(slog.DiscardHandler), nil); err == nil {
+		if b, err := Open(cfg, []Listener{l}, openAccess(t, security.Config{}, meta), set, groups, meta, node, slog.New(slog.DiscardHandler), nil); err == nil {
 			b.Close(t.Context())
 			t.Errorf("%s: accepted", name)
 		}
@@ -402,7 +418,7 @@ func counterValue(t testing.TB, c prometheus.Counter) float64 {
 // Whatever the bytes, a connection ends, and without a panic.
 func FuzzConnection(f *testing.F) {
 	set, meta, node := openSet(f)
-	b, err := Open(Config{MaxRequestBytes: 1 << 16, MaxPartitions: 3, NoAutoCreate: true}, listen(f), set, openGroups(f, set), meta, node, slog.New(slog.DiscardHandler), nil)
+	b, err := Open(Config{MaxRequestBytes: 1 << 16, MaxPartitions: 3, NoAutoCreate: true}, []Listener{{Listener: listen(f)}}, openAccess(f, security.Config{}, meta), set, openGroups(f, set), meta, node, slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		f.Fatal(err)
 	}

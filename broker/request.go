@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/tabletopic/tabletopic/security"
 )
 
 // request is one request: its header, and its body still as bytes.
@@ -149,10 +151,43 @@ func (r *request) appendHeader(dst []byte) []byte {
 }
 
 // host returns the address of the peer without its port.
-func (r *request) host() string {
-	host := r.conn.peer
+func (r *request) host() string { return hostOf(r.conn.peer) }
+
+func hostOf(peer string) string {
+	host := peer
 	if i := strings.LastIndexByte(host, ':'); i >= 0 {
 		host = host[:i]
 	}
 	return strings.Trim(host, "[]")
 }
+
+// may reports whether the client may do op to a resource. That it may not is written down.
+func (r *request) may(op kmsg.ACLOperation, typ kmsg.ACLResourceType, name string) bool {
+	return r.conn.b.access.Authorize(r.conn.session.client, op, typ, name)
+}
+
+// sees reports whether the client may describe a resource, for answers that leave out what it
+// may not see.
+func (r *request) sees(typ kmsg.ACLResourceType, name string) bool {
+	return r.conn.b.access.Allows(r.conn.session.client, kmsg.ACLOperationDescribe, typ, name)
+}
+
+// The operations and types that APIs ask for; docs/security.md has the table.
+const (
+	opRead           = kmsg.ACLOperationRead
+	opWrite          = kmsg.ACLOperationWrite
+	opCreate         = kmsg.ACLOperationCreate
+	opDelete         = kmsg.ACLOperationDelete
+	opAlter          = kmsg.ACLOperationAlter
+	opDescribe       = kmsg.ACLOperationDescribe
+	opDescribeConfig = kmsg.ACLOperationDescribeConfigs
+	opAlterConfig    = kmsg.ACLOperationAlterConfigs
+	opIdempotent     = kmsg.ACLOperationIdempotentWrite
+
+	onTopic   = kmsg.ACLResourceTypeTopic
+	onGroup   = kmsg.ACLResourceTypeGroup
+	onCluster = kmsg.ACLResourceTypeCluster
+	onTxn     = kmsg.ACLResourceTypeTransactionalId
+
+	cluster = security.ClusterName
+)

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/streamstore"
@@ -206,6 +207,16 @@ type NodeAddress struct {
 	// Listeners is where clients reach each of its Kafka listeners: NAME=HOST:PORT, separated
 	// by commas. Kafka is for those that it does not name.
 	Listeners string
+}
+
+// Listener returns where clients reach the listener of a name.
+func (a NodeAddress) Listener(name string) string {
+	for pair := range strings.SplitSeq(a.Listeners, ",") {
+		if n, at, _ := strings.Cut(pair, "="); n == name && at != "" {
+			return at
+		}
+	}
+	return a.Kafka
 }
 
 // AnnounceNode makes known where the process that lives as node is reached.

@@ -24,6 +24,34 @@ type Config struct {
 	KafkaAdvertised string
 	HTTP            string
 
+	KafkaProtocol            string
+	Listeners                string
+	ListenerProtocols        string
+	AdvertisedListeners      string
+	InterBrokerListener      string
+	TLSCert                  string
+	TLSKey                   string
+	TLSClientCA              string
+	TLSClientAuth            string
+	TLSPrincipals            string
+	TLSCA                    string
+	SASLMechanisms           string
+	Users                    string
+	SuperUsers               string
+	Authorization            string
+	AllowWithoutACL          bool
+	ReauthInterval           time.Duration
+	OAuthJWKS                string
+	OAuthIssuer              string
+	OAuthAudience            string
+	OAuthPrincipal           string
+	OAuthSkew                time.Duration
+	HTTPTLS                  bool
+	HTTPAuthentication       string
+	AllowInsecure            bool
+	AuthTimeout              time.Duration
+	MaxConnectionsPerAddress int
+
 	WAL            string
 	WALLinger      time.Duration
 	WALIdleLinger  time.Duration
@@ -95,6 +123,7 @@ type Field struct {
 func (c *Config) Fields() []Field {
 	*c = Config{
 		NodeID: 1, Data: "./tabletopic-data", Kafka: "127.0.0.1:9092", HTTP: "127.0.0.1:8081",
+		KafkaProtocol: plaintext, SASLMechanisms: "SCRAM-SHA-256,SCRAM-SHA-512", OAuthPrincipal: "sub", OAuthSkew: 30 * time.Second, AuthTimeout: 10 * time.Second,
 		WALLinger: 250 * time.Millisecond, WALInflight: 16, WALHedgeMin: 100 * time.Millisecond, WALBytes: 8 << 20, WALUnflushed: 256 << 20,
 		LogCache: 256 << 20, BlockCache: 64 << 20, ReadAhead: 16 << 20, ReadInflight: 32, UploadBytes: 64 << 20, UploadStreams: 20_000, UploadInterval: time.Minute,
 		CompactionInterval: 5 * time.Minute, CompactionMinor: 10 * time.Minute, CompactionMajor: time.Hour, CompactionMemory: 200 << 20,
@@ -114,6 +143,33 @@ func (c *Config) Fields() []Field {
 		{"kafka", &c.Kafka, "listen address of the Kafka protocol"},
 		{"kafka-advertised", &c.KafkaAdvertised, "HOST:PORT that clients are told to connect to; the listen address if empty"},
 		{"http", &c.HTTP, "listen address of schema registry, Iceberg REST catalog, metrics and administration"},
+		{"kafka-protocol", &c.KafkaProtocol, "what the listener on --kafka speaks: PLAINTEXT, SSL (TLS), SASL_PLAINTEXT or SASL_SSL"},
+		{"listeners", &c.Listeners, "several Kafka listeners, instead of --kafka: NAME://HOST:PORT, separated by commas"},
+		{"listener-protocols", &c.ListenerProtocols, "what they speak: NAME:PROTOCOL, separated by commas; a listener called like a protocol speaks that"},
+		{"advertised-listeners", &c.AdvertisedListeners, "what their clients are told to connect to, NAME://HOST:PORT, separated by commas; the listen address if not named"},
+		{"inter-broker-listener", &c.InterBrokerListener, "NAME of the listener by which nodes reach each other; the first if empty"},
+		{"tls-cert", &c.TLSCert, "file of the server's certificate and those that lead to its authority, in PEM; it is read again when it changes"},
+		{"tls-key", &c.TLSKey, "file of its key, in PEM"},
+		{"tls-client-ca", &c.TLSClientCA, "file of the authorities whose certificates clients may have, in PEM"},
+		{"tls-client-auth", &c.TLSClientAuth, "certificates of clients: none, requested or required; none if empty"},
+		{"tls-principal-mapping", &c.TLSPrincipals, "user names out of the names in certificates, as Kafka's ssl.principal.mapping.rules: RULE:PATTERN/REPLACEMENT/[LU] or DEFAULT, separated by commas; the name as it is if empty"},
+		{"tls-ca", &c.TLSCA, "file of the authorities that nodes trust when they connect to each other, in PEM; those of the system if empty"},
+		{"sasl-mechanisms", &c.SASLMechanisms, "how clients of SASL listeners may prove who they are, separated by commas: SCRAM-SHA-256, SCRAM-SHA-512, PLAIN, OAUTHBEARER"},
+		{"users", &c.Users, "users that are made if they do not exist: NAME:FILE, separated by commas, where FILE holds the password"},
+		{"super-users", &c.SuperUsers, "principals that ACLs do not bind, as User:admin, separated by semicolons"},
+		{"authorization", &c.Authorization, "none, or acl: what a client may do is decided by ACLs; acl if a listener authenticates its clients, else none, if empty"},
+		{"allow-everyone-if-no-acl-found", &c.AllowWithoutACL, "allow what is done to a resource that no ACL names"},
+		{"reauth-interval", &c.ReauthInterval, "how long a SASL session lasts that is not authenticated again; for ever if 0; a session with a token ends with it in any case"},
+		{"oauth-jwks", &c.OAuthJWKS, "https:// URL or file of the keys that bearer tokens are signed with, as JWKS; no tokens are accepted if empty"},
+		{"oauth-issuer", &c.OAuthIssuer, "issuer that tokens must name (iss)"},
+		{"oauth-audience", &c.OAuthAudience, "audience that tokens must be for (aud)"},
+		{"oauth-principal-claim", &c.OAuthPrincipal, "claim of a token that names the user"},
+		{"oauth-clock-skew", &c.OAuthSkew, "how far the clocks of issuer and servers may be apart"},
+		{"http-tls", &c.HTTPTLS, "use TLS on --http"},
+		{"http-authentication", &c.HTTPAuthentication, "required: clients on --http say who they are, by user and password, token or certificate; or none; required if a Kafka listener authenticates its clients, else none, if empty"},
+		{"allow-insecure", &c.AllowInsecure, "let listeners that others than this machine reach do without authentication, or take passwords without TLS"},
+		{"auth-timeout", &c.AuthTimeout, "how long a client of Kafka may take to say who it is"},
+		{"max-connections-per-address", &c.MaxConnectionsPerAddress, "most Kafka connections of one IP address at a time; no such limit if 0"},
 		{"wal", &c.WAL, "write-ahead log: s3 (objects, survives the machine) or file (in DATA, survives the process; only with a file:// object store); file with file://, else s3, if empty"},
 		{"wal-linger", &c.WALLinger, "how far apart write-ahead log objects are written that are not full; half of that if none is being written"},
 		{"wal-idle-linger", &c.WALIdleLinger, "wait of the first records after an idle time, at most 10s; 10ms, or wal-linger if that is shorter, if 0; with 1s a node below 1 MiB/s makes 60 requests a minute at most instead of 240"},
@@ -212,6 +268,7 @@ func (c *Config) complete() error {
 		check(c.RESTCredentials == "none" || strings.HasPrefix(c.Warehouse, "s3://"), "rest-catalog-credentials %s: the warehouse %s is not on S3", c.RESTCredentials, c.Warehouse),
 		check(c.CatalogURI != "" || c.CatalogWarehouse+c.CatalogToken+c.CatalogCredential+c.CatalogScope == "", "catalog-warehouse, -token, -credential and -scope go with catalog-uri"),
 		topicDefaults(c.TopicDefaults),
+		c.checkSecurity(),
 		check(c.SecretsKey == "" || c.SecretsKeyFile == "", "secrets-key and secrets-key-file: want one of them"),
 	)
 }
@@ -261,6 +318,9 @@ func (c *Config) bounds() error {
 		within("default-partitions", c.DefaultPartitions, 1, 10_000),
 		within("max-request-bytes", c.MaxRequestBytes, 4<<10, 1<<30),
 		within("max-connections", c.MaxConnections, 1, 1_000_000),
+		within("auth-timeout", c.AuthTimeout, 100*time.Millisecond, long),
+		within("reauth-interval", c.ReauthInterval, 0, long),
+		within("oauth-clock-skew", c.OAuthSkew, 0, time.Hour),
 		within("table-memory-bytes", c.TableMemory, 1, large),
 		within("rest-catalog-cache-bytes", c.RESTCacheBytes, 0, large),
 		within("shutdown-timeout", c.ShutdownTimeout, tick, long),

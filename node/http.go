@@ -2,7 +2,9 @@ package node
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"log/slog"
 	"net/http"
 	"strings"
 	"time"
@@ -15,9 +17,18 @@ import (
 )
 
 // serveHTTP serves everything that is not Kafka on one port.
-func (n *Node) serveHTTP(registry *schemaregistry.Registry) {
+func (n *Node) serveHTTP(registry *schemaregistry.Registry) error {
 	mux := http.NewServeMux()
 	mux.Handle("/", registry.Handler())
+	specs, err := n.cfg.listenerSpecs()
+	if err != nil {
+		return err
+	}
+	required := n.cfg.httpAuthenticates(specs)
+	if required {
+		n.restCatalog.Authenticated = func(r *http.Request) bool { return clientOf(r).Principal != "" }
+		n.restCatalog.Users = users{n.access}
+	}
 	mux.Handle("/iceberg/", http.StripPrefix("/iceberg", server.New(n.builtin, n.locator, n.restCatalog, n.log)))
 	mux.Handle("/metrics", promhttp.HandlerFor(n.metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("/healthz", n.health)
@@ -28,11 +39,16 @@ func (n *Node) serveHTTP(registry *schemaregistry.Registry) {
 	n.handlePartitions(mux)
 	n.handlePeers(mux)
 	n.handleObjects(mux)
-	n.http = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
+	n.http = &http.Server{Handler: n.guard(required, mux), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
+	listener := n.httpListener
+	if n.cfg.HTTPTLS {
+		listener = tls.NewListener(listener, n.tls.Config())
+		n.http.ErrorLog = slog.NewLogLogger(n.log.Handler(), slog.LevelDebug) // of handshakes that strangers begin
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := n.http.Serve(n.httpListener); !errors.Is(err, http.ErrServerClosed) {
+		if err := n.http.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			n.log.Error("http server ended", "err", err)
 		}
 	}()
@@ -41,6 +57,7 @@ func (n *Node) serveHTTP(registry *schemaregistry.Registry) {
 		<-done
 		return err
 	})
+	return nil
 }
 
 // health answers 200 as long as the node may acknowledge; it listens only once it is ready.

@@ -36,6 +36,7 @@ import (
 	"github.com/tabletopic/tabletopic/parquetio"
 	"github.com/tabletopic/tabletopic/partition"
 	"github.com/tabletopic/tabletopic/schemaregistry"
+	"github.com/tabletopic/tabletopic/security"
 	"github.com/tabletopic/tabletopic/streamstore"
 	"github.com/tabletopic/tabletopic/worker"
 )
@@ -63,7 +64,10 @@ type Node struct {
 	workers      *worker.Manager
 	coordinators *coordinator.Manager
 	broker       *broker.Broker
-	kafkaAddr    string // where broker listens
+	access       *security.Access
+	tls          *security.TLS // nil if nothing uses it
+	mapping      security.Mapping
+	listeners    []broker.Listener // that of the other nodes first
 	announced    atomic.Bool
 	httpListener net.Listener
 	http         *http.Server
@@ -82,7 +86,7 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (*Node, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, log: log, peers: newPeers(), metrics: prometheus.NewRegistry()}
+	n := &Node{cfg: cfg, log: log, metrics: prometheus.NewRegistry()}
 	n.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if err := n.open(ctx); err != nil {
 		return nil, errors.Join(err, n.Close())
@@ -93,11 +97,13 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (*Node, error) {
 // open opens part after part. The listeners come first: a process that cannot have its
 // ports must not fence the one that has them.
 func (n *Node) open(ctx context.Context) error {
-	kafkaListener, err := n.listen("kafka", n.cfg.Kafka)
-	if err != nil {
+	if err := n.openTLS(); err != nil {
 		return err
 	}
-	n.kafkaAddr = kafkaListener.Addr().String()
+	if err := n.listenKafka(); err != nil {
+		return err
+	}
+	var err error
 	if n.httpListener, err = n.listen("http", n.cfg.HTTP); err != nil {
 		return err
 	}
@@ -115,6 +121,9 @@ func (n *Node) open(ctx context.Context) error {
 	n.meta = meta
 	n.onClose("metadata", func(context.Context) error { return meta.Close() })
 	if err := n.openBuiltin(ctx, meta); err != nil {
+		return err
+	}
+	if err := n.openAccess(ctx); err != nil {
 		return err
 	}
 	// Before anything is acknowledged: the bucket must be this database's, and have a copy.
@@ -142,13 +151,15 @@ func (n *Node) open(ctx context.Context) error {
 	}
 	groups := group.Open(n.set, group.Config{}, n.log)
 	n.onClose("groups", func(context.Context) error { groups.Close(); return nil })
-	n.serveHTTP(registry)
+	if err := n.serveHTTP(registry); err != nil {
+		return err
+	}
 	n.broker, err = broker.Open(broker.Config{
-		Advertised: n.cfg.KafkaAdvertised, MaxConnections: n.cfg.MaxConnections, MaxRequestBytes: n.cfg.MaxRequestBytes,
+		MaxConnections: n.cfg.MaxConnections, MaxConnectionsPerAddress: n.cfg.MaxConnectionsPerAddress, AuthTimeout: n.cfg.AuthTimeout, MaxRequestBytes: n.cfg.MaxRequestBytes,
 		NoAutoCreate: !n.cfg.AutoCreateTopics, DefaultPartitions: n.cfg.DefaultPartitions,
 		ReservedTopics: []string{group.Topic, "__transaction_state", control.TopicName},
 		PeerTopic:      control.TopicName, PeerClientID: control.ClientID,
-	}, kafkaListener, n.set, groups, meta, n.store.Node(), n.log, n.metrics)
+	}, n.listeners, n.access, n.set, groups, meta, n.store.Node(), n.log, n.metrics)
 	if err != nil {
 		return err
 	}
@@ -351,7 +362,11 @@ func registered(s schemaregistry.Schema) control.RegisteredSchema {
 
 // openTables starts the workers and the coordinators of the topics that have tables.
 func (n *Node) openTables(ctx context.Context) error {
-	ctl, err := control.OpenTopic(ctx, n.set, controlPartitions)
+	toPeers, err := n.kafkaToPeers()
+	if err != nil {
+		return err
+	}
+	ctl, err := control.OpenTopic(ctx, n.set, controlPartitions, toPeers...)
 	if err != nil {
 		return err
 	}
@@ -375,7 +390,7 @@ func (n *Node) openTables(ctx context.Context) error {
 }
 
 // KafkaAddr is where the Kafka protocol is served.
-func (n *Node) KafkaAddr() string { return n.kafkaAddr }
+func (n *Node) KafkaAddr() string { return n.listeners[0].Addr().String() }
 
 // HTTPAddr is where registry, catalog and administration are served.
 func (n *Node) HTTPAddr() string { return n.httpListener.Addr().String() }

@@ -116,7 +116,7 @@ func (n *Node) state(ctx context.Context, s streamstore.NodeState, at metadata.N
 	case at.HTTP == "":
 		return NodeUnknown
 	}
-	if answers(ctx, at.HTTP, s.Node) {
+	if n.peers.answers(ctx, at.HTTP, s.Node) {
 		return NodeServing
 	}
 	return NodeSilent
@@ -126,14 +126,15 @@ func (n *Node) state(ctx context.Context, s streamstore.NodeState, at metadata.N
 const lifeSign = 2 * time.Second
 
 // answers asks at an HTTP address whether the node lives there in that epoch.
-func answers(ctx context.Context, address string, node streamstore.Node) bool {
+func (p peers) answers(ctx context.Context, address string, node streamstore.Node) bool {
 	ctx, cancel := context.WithTimeout(ctx, lifeSign)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/api/node", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, httpURL(address)+"/api/node", nil)
 	if err != nil {
 		return false
 	}
-	resp, err := http.DefaultClient.Do(req)
+	p.sign(req)
+	resp, err := p.client.Do(req)
 	if err != nil {
 		return false
 	}
@@ -191,8 +192,8 @@ func (n *Node) mayRecover(ctx context.Context, id int32, force bool) (code int, 
 		case int(id) == n.cfg.NodeID:
 			return http.StatusConflict, fmt.Errorf("node %d is this server, which recovered its own write-ahead logs when it started: ask another server", id)
 		case other.State == NodeServing && !force:
-			return http.StatusConflict, fmt.Errorf("node %d is alive: it answers at http://%s. Stop it, and it leaves nothing to recover. "+
-				"Recovered by force it stops by itself and its streams are closed", id, other.HTTP)
+			return http.StatusConflict, fmt.Errorf("node %d is alive: it answers at %s. Stop it, and it leaves nothing to recover. "+
+				"Recovered by force it stops by itself and its streams are closed", id, httpURL(other.HTTP))
 		case other.State == NodeUnknown && !force:
 			return http.StatusConflict, fmt.Errorf("node %d never said where it is reached, so that nobody can tell whether it lives: it may be starting. "+
 				"See that its process is gone, and recover it by force", id)
@@ -204,17 +205,18 @@ func (n *Node) mayRecover(ctx context.Context, id int32, force bool) (code int, 
 
 // announce makes known to the cluster where this server is reached.
 func (n *Node) announce(ctx context.Context) error {
-	at := metadata.NodeAddress{Kafka: n.cfg.KafkaAdvertised, HTTP: n.HTTPAddr()}
-	if at.Kafka == "" {
-		at.Kafka = n.KafkaAddr()
-	}
+	kafka, listeners := n.advertised()
+	at := metadata.NodeAddress{Kafka: kafka, HTTP: n.HTTPAddr(), Listeners: listeners}
 	if host, port, err := net.SplitHostPort(at.HTTP); err == nil && net.ParseIP(host).IsUnspecified() {
-		if host, _, err = net.SplitHostPort(n.cfg.KafkaAdvertised); err != nil {
+		if host, err = n.kafkaHost(); err != nil {
 			if host, err = os.Hostname(); err != nil {
 				return fmt.Errorf("host name, for other nodes to reach this one: %w: set kafka-advertised, or let http listen on one address", err)
 			}
 		}
 		at.HTTP = net.JoinHostPort(host, port)
+	}
+	if n.cfg.HTTPTLS {
+		at.HTTP = "https://" + at.HTTP
 	}
 	return n.meta.AnnounceNode(ctx, n.store.Node(), at)
 }

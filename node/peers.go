@@ -3,6 +3,7 @@ package node
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,10 +25,30 @@ import (
 // metadata does.
 
 // peers implements partition.Peers.
-type peers struct{ client *http.Client }
+type peers struct {
+	client         *http.Client
+	user, password string // by which the others know this node
+}
 
-func newPeers() peers {
-	return peers{&http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: peerPatience}}}
+func newPeers(trust *tls.Config, user, password string) peers {
+	return peers{&http.Client{Transport: &http.Transport{
+		MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: peerPatience, TLSClientConfig: trust,
+	}}, user, password}
+}
+
+// sign adds who this node is, where nodes ask for it.
+func (p peers) sign(req *http.Request) {
+	if p.password != "" {
+		req.SetBasicAuth(p.user, p.password)
+	}
+}
+
+// httpURL is where a node is reached: HTTP addresses of nodes are HOST:PORT, or https://HOST:PORT.
+func httpURL(address string) string {
+	if strings.Contains(address, "://") {
+		return address
+	}
+	return "http://" + address
 }
 
 // peerPatience is how long a node has to begin its answer.
@@ -38,7 +59,7 @@ const maxPeerBody = 256 << 20
 
 // Alive implements partition.Peers.
 func (p peers) Alive(ctx context.Context, m metadata.Member) bool {
-	return answers(ctx, m.HTTP, m.Node)
+	return p.answers(ctx, m.HTTP, m.Node)
 }
 
 // Sync implements partition.Peers.
@@ -111,10 +132,11 @@ func (p peers) do(ctx context.Context, m metadata.Member, method, path string, i
 		}
 		body = bytes.NewReader(b)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+m.HTTP+path, body)
+	req, err := http.NewRequestWithContext(ctx, method, httpURL(m.HTTP)+path, body)
 	if err != nil {
 		return nil, err
 	}
+	p.sign(req)
 	if resp, err = p.client.Do(req); err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"mime"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -57,6 +58,10 @@ func (r *Registry) Handler() http.Handler {
 	})
 	return mux
 }
+
+// Patterns returns the calls of the API, as http.ServeMux writes them: whoever lets clients in
+// knows what there is to let them do.
+func (r *Registry) Patterns() []string { return slices.Sorted(maps.Keys(r.calls())) }
 
 func (r *Registry) calls() map[string]call {
 	return map[string]call{

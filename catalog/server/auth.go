@@ -3,6 +3,7 @@ package server
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -187,6 +188,23 @@ func (c *Clients) sign(t token) (string, bool) {
 	return text + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil)), true
 }
 
+// Authenticated reports whether a request carries an access token of a client that is good now.
+func (c *Clients) Authenticated(r *http.Request) bool {
+	scheme, access, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	_, ok, err := c.authenticated(strings.TrimSpace(access))
+	return ok && err == nil && strings.EqualFold(scheme, "Bearer")
+}
+
+// Users are those who may use the catalog besides its own clients, as whoever runs the server
+// knows them.
+type Users interface {
+	// Token gives a user an access token for its password, and says how long it is good for. ok
+	// is false if there is no such user, or its password is another.
+	Token(ctx context.Context, user, password string) (token string, lifetime time.Duration, ok bool, err error)
+	// Renewed gives an access token for one that is about to expire.
+	Renewed(token string) (renewed string, lifetime time.Duration, ok bool)
+}
+
 // authenticated returns the client of an access token that is good now.
 func (c *Clients) authenticated(access string) (client string, ok bool, err error) {
 	c.mu.Lock()
@@ -231,7 +249,7 @@ var errNoToken = errors.New("not authorized: a valid bearer token of this catalo
 
 // authenticate checks the bearer token of a request, if there are clients.
 func (s *Server) authenticate(e endpoint, r *http.Request) error {
-	if s.cfg.Clients == nil || e.path == tokenPath {
+	if s.cfg.Clients == nil || e.path == tokenPath || s.cfg.Authenticated != nil && s.cfg.Authenticated(r) {
 		return nil
 	}
 	scheme, access, _ := strings.Cut(r.Header.Get("Authorization"), " ")
@@ -272,6 +290,12 @@ func (s *Server) token(r *request) (any, error) {
 	} else {
 		id, secret = form.Get("client_id"), form.Get("client_secret")
 	}
+	if access, lifetime, ok, err := s.userToken(r.Context(), id, secret, form); err != nil || ok {
+		return tokenAnswer(access, lifetime, form), err
+	}
+	if s.cfg.Clients == nil {
+		return nil, errClient
+	}
 	var ok bool
 	switch grant := form.Get("grant_type"); grant {
 	case "client_credentials":
@@ -286,12 +310,30 @@ func (s *Server) token(r *request) (any, error) {
 	}
 	access, known := s.cfg.Clients.issue(id)
 	if !ok || !known {
-		return nil, &oauthError{http.StatusUnauthorized, "invalid_client", "the client, its secret or its token is not valid"}
+		return nil, errClient
 	}
-	answer := map[string]any{"access_token": access, "token_type": "bearer", "expires_in": int(TokenLifetime.Seconds()),
+	return tokenAnswer(access, TokenLifetime, form), nil
+}
+
+var errClient = &oauthError{http.StatusUnauthorized, "invalid_client", "the client, its secret or its token is not valid"}
+
+// userToken is token for those who are users.
+func (s *Server) userToken(ctx context.Context, id, secret string, form url.Values) (access string, lifetime time.Duration, ok bool, err error) {
+	if s.cfg.Users == nil {
+		return "", 0, false, nil
+	}
+	if form.Get("grant_type") == "client_credentials" {
+		return s.cfg.Users.Token(ctx, id, secret)
+	}
+	access, lifetime, ok = s.cfg.Users.Renewed(form.Get("subject_token"))
+	return access, lifetime, ok, nil
+}
+
+func tokenAnswer(access string, lifetime time.Duration, form url.Values) map[string]any {
+	answer := map[string]any{"access_token": access, "token_type": "bearer", "expires_in": int(lifetime.Seconds()),
 		"issued_token_type": "urn:ietf:params:oauth:token-type:access_token"}
 	if scope := form.Get("scope"); scope != "" {
 		answer["scope"] = scope
 	}
-	return answer, nil
+	return answer
 }

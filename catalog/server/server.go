@@ -47,6 +47,11 @@ type Config struct {
 	Locations []string
 	// Clients may use the catalog. Everybody may if nil.
 	Clients *Clients
+	// Authenticated reports whether whoever sent a request was found out before, and may do it.
+	// Nobody was if nil.
+	Authenticated func(*http.Request) bool
+	// Users get tokens for their passwords too. There are none if nil.
+	Users Users
 	// Credentials gives clients that ask for it access to the files of a table. Nobody gets
 	// any if nil.
 	Credentials Credentials
@@ -151,7 +156,7 @@ func (s *Server) endpoints() []endpoint {
 	if s.cfg.Credentials != nil {
 		list = append(list, endpoint{"GET", "/v1/namespaces/{namespace}/tables/{table}/credentials", s.loadCredentials, nil})
 	}
-	if s.cfg.Clients != nil {
+	if s.cfg.Clients != nil || s.cfg.Users != nil {
 		list = append(list, endpoint{"POST", tokenPath, s.token, nil})
 	}
 	return list

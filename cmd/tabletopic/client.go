@@ -26,22 +26,29 @@ import (
 type server struct {
 	bootstrap string
 	http      string
+	login
 }
 
 // serverFlags adds --bootstrap and --http with the defaults of serve.
 func serverFlags(cmd *cobra.Command) *server {
 	s := &server{}
 	cmd.PersistentFlags().StringVar(&s.bootstrap, "bootstrap", "127.0.0.1:9092", "Kafka `HOST:PORT` of the server")
-	cmd.PersistentFlags().StringVar(&s.http, "http", "127.0.0.1:8081", "HTTP `HOST:PORT` of the server")
+	cmd.PersistentFlags().StringVar(&s.http, "http", "127.0.0.1:8081", "HTTP `HOST:PORT` of the server; https:// is put before with --tls")
+	s.login.flags(cmd)
 	return s
 }
 
 func (s *server) kafka(opts ...kgo.Opt) (*kgo.Client, error) {
+	own, err := s.login.kafka()
+	if err != nil {
+		return nil, err
+	}
 	conn, err := net.DialTimeout("tcp", s.bootstrap, 3*time.Second)
 	if err != nil {
 		return nil, s.unreachable(s.bootstrap, "--bootstrap", err)
 	}
 	conn.Close()
+	opts = append(own, opts...)
 	return kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(s.bootstrap), kgo.WithHooks(&outage{address: s.bootstrap, say: os.Stderr})}, opts...)...)
 }
 
@@ -73,6 +80,10 @@ func (s *server) admin() (*kadm.Client, error) {
 }
 
 func (s *server) registry() (*sr.Client, error) {
+	client, err := s.login.client()
+	if err != nil {
+		return nil, err
+	}
 	u, err := url.Parse(s.url(""))
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return nil, usageError{fmt.Errorf("--http %q: want HOST:PORT", s.http)}
@@ -86,12 +97,19 @@ func (s *server) registry() (*sr.Client, error) {
 		return nil, s.unreachable(s.http, "--http", err)
 	}
 	conn.Close()
-	return sr.NewClient(sr.URLs(s.url("")))
+	opts := []sr.ClientOpt{sr.URLs(s.url("")), sr.HTTPClient(client)}
+	if s.user != "" {
+		opts = append(opts, sr.BasicAuth(s.user, s.password))
+	}
+	return sr.NewClient(opts...)
 }
 
 func (s *server) url(path string) string {
 	if strings.Contains(s.http, "://") {
 		return strings.TrimSuffix(s.http, "/") + path
+	}
+	if s.tls {
+		return "https://" + s.http + path
 	}
 	return "http://" + s.http + path
 }
@@ -112,6 +130,10 @@ func (s *server) api(ctx context.Context, method, path string, in, out any) erro
 
 // open calls the administration API and returns the body of a good answer.
 func (s *server) open(ctx context.Context, method, path string, in any) (io.ReadCloser, error) {
+	client, err := s.login.client()
+	if err != nil {
+		return nil, err
+	}
 	var payload io.Reader
 	if in != nil {
 		b, err := json.Marshal(in)
@@ -124,7 +146,10 @@ func (s *server) open(ctx context.Context, method, path string, in any) (io.Read
 	if err != nil {
 		return nil, err
 	}
-	resp, err := http.DefaultClient.Do(req)
+	if s.user != "" {
+		req.SetBasicAuth(s.user, s.password)
+	}
+	resp, err := client.Do(req)
 	if err != nil {
 		if errors.As(err, new(*net.OpError)) {
 			return nil, s.unreachable(s.http, "--http", err)

@@ -35,6 +35,7 @@ const (
 type remote struct {
 	set  *partition.Set
 	name string // of the topic
+	opts []kgo.Opt
 
 	mu       sync.Mutex
 	closed   bool              // guarded by mu
@@ -44,8 +45,8 @@ type remote struct {
 	polls    sync.WaitGroup
 }
 
-func newRemote(set *partition.Set, name string) *remote {
-	return &remote{set: set, name: name, mirrors: map[int32]*mirror{}}
+func newRemote(set *partition.Set, name string, opts []kgo.Opt) *remote {
+	return &remote{set: set, name: name, opts: opts, mirrors: map[int32]*mirror{}}
 }
 
 func (r *remote) close() {
@@ -73,7 +74,7 @@ func (r *remote) connect(opts ...kgo.Opt) (*kgo.Client, error) {
 		kgo.ClientID(ClientID), kgo.SeedBrokers(seeds...), kgo.MetadataMinAge(leaderPause), kgo.MetadataMaxAge(10 * time.Second),
 		kgo.RetryBackoffFn(func(n int) time.Duration { return min(leaderPause<<min(n, 8), remoteRetry) }),
 		kgo.DialTimeout(2 * time.Second),
-	}, opts...)...)
+	}, append(opts, r.opts...)...)...)
 }
 
 func (r *remote) seeds() (addresses []string) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/partition"
@@ -25,20 +26,21 @@ type Topic struct {
 }
 
 // OpenTopic makes the control topic with n partitions if there is none. Its retention is
-// without end: what is no longer needed is trimmed by the coordinators.
-func OpenTopic(ctx context.Context, set *partition.Set, n int) (*Topic, error) {
-	return OpenNamed(ctx, set, TopicName, n)
+// without end: what is no longer needed is trimmed by the coordinators. toPeers is how other
+// nodes are reached: their TLS, and how this one proves who it is.
+func OpenTopic(ctx context.Context, set *partition.Set, n int, toPeers ...kgo.Opt) (*Topic, error) {
+	return OpenNamed(ctx, set, TopicName, n, toPeers...)
 }
 
 // OpenNamed is OpenTopic under another name, for nodes that share a database and cannot reach
 // each other, as those of a simulation: each has its own.
-func OpenNamed(ctx context.Context, set *partition.Set, name string, n int) (*Topic, error) {
+func OpenNamed(ctx context.Context, set *partition.Set, name string, n int, toPeers ...kgo.Opt) (*Topic, error) {
 	t, err := set.EnsureInternal(ctx, metadata.NewTopic{Name: name, Partitions: n,
 		Config: map[string]string{"retention.ms": "-1", "retention.bytes": "-1"}})
 	if err != nil {
 		return nil, fmt.Errorf("open control log: %w", err)
 	}
-	return &Topic{set: set, name: name, partitions: len(t.Partitions), remote: newRemote(set, name)}, nil
+	return &Topic{set: set, name: name, partitions: len(t.Partitions), remote: newRemote(set, name, toPeers)}, nil
 }
 
 // Close ends the connections to other nodes. Tails must be closed before.

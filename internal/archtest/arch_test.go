@@ -38,6 +38,7 @@ var level = map[string]int{
 	"catalog":                     1,
 	"catalog/catalogtest":         1,
 	"metadata":                    2,
+	"security":                    3,
 	"internal/shard":              2,
 	"catalog/awsconfig":           1,
 	"catalog/glue":                2,

@@ -1,0 +1,305 @@
+package broker
+
+import (
+	"encoding/binary"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+
+	"github.com/tabletopic/tabletopic/security"
+)
+
+// secured is a broker that asks everybody who it is, with the users admin, a super user, and alice.
+type secured struct {
+	*testBroker
+	access *security.Access
+}
+
+func startSecured(t testing.TB, cfg Config, sec security.Config) secured {
+	t.Helper()
+	set, meta, node := openSet(t)
+	sec.Authorize, sec.SuperUsers = true, []string{"User:admin"}
+	if sec.Mechanisms == nil {
+		sec.Mechanisms = []string{security.Plain, security.ScramSHA256Name, security.ScramSHA512Name}
+	}
+	access := openAccess(t, sec, meta)
+	for _, user := range []string{"admin", "alice"} {
+		if err := access.SetPassword(t.Context(), user, user+"'s password"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return secured{startWith(t, cfg, Listener{Listener: listen(t), SASL: true}, access, set, meta, node), access}
+}
+
+// as is a client of a user, by a mechanism.
+func (b secured) as(t testing.TB, user, mechanism string, opts ...kgo.Opt) *kgo.Client {
+	t.Helper()
+	return b.client(t, append(opts, kgo.SASL(mechanismOf(user, user+"'s password", mechanism)))...)
+}
+
+func mechanismOf(user, password, mechanism string) sasl.Mechanism {
+	switch mechanism {
+	case security.ScramSHA256Name:
+		return scram.Auth{User: user, Pass: password}.AsSha256Mechanism()
+	case security.ScramSHA512Name:
+		return scram.Auth{User: user, Pass: password}.AsSha512Mechanism()
+	}
+	return plain.Auth{User: user, Pass: password}.AsMechanism()
+}
+
+// A user that no ACL gives anything gets nothing, by whatever mechanism it came; what an ACL
+// gives it has, and no more.
+func TestUsersHaveWhatACLsGive(t *testing.T) {
+	b := startSecured(t, Config{}, security.Config{})
+	b.topic(t, "clicks", 1)
+	b.topic(t, "orders", 1)
+	ctx := t.Context()
+	for _, mechanism := range []string{security.Plain, security.ScramSHA256Name, security.ScramSHA512Name} {
+		alice := b.as(t, "alice", mechanism)
+		err := alice.ProduceSync(ctx, &kgo.Record{Topic: "clicks", Value: []byte("x")}).FirstErr()
+		if !errors.Is(err, kerr.TopicAuthorizationFailed) {
+			t.Fatalf("%s: produce without rights: %v", mechanism, err)
+		}
+		if topics, err := kadm.NewClient(alice).ListTopics(ctx); err != nil || len(topics) != 0 {
+			t.Fatalf("%s: sees %v, %v", mechanism, topics.Names(), err)
+		}
+	}
+	admin := kadm.NewClient(b.as(t, "admin", security.ScramSHA512Name))
+	acls := kadm.NewACLs().Topics("cli").ResourcePatternType(kadm.ACLPatternPrefixed).Operations(kadm.OpWrite).Allow("User:alice").AllowHosts("*")
+	if results, err := admin.CreateACLs(ctx, acls); err != nil || len(results) != 1 || results[0].Err != nil {
+		t.Fatalf("create ACLs: %v, %v", results, err)
+	}
+	alice := b.as(t, "alice", security.ScramSHA256Name, kgo.ConsumeTopics("clicks"))
+	if err := alice.ProduceSync(ctx, &kgo.Record{Topic: "clicks", Value: []byte("x")}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	if err := alice.ProduceSync(ctx, &kgo.Record{Topic: "orders", Value: []byte("x")}).FirstErr(); !errors.Is(err, kerr.TopicAuthorizationFailed) {
+		t.Fatalf("produce to another topic: %v", err)
+	}
+	if topics, err := kadm.NewClient(alice).ListTopics(ctx); err != nil || !slices.Equal(topics.Names(), []string{"clicks"}) {
+		t.Fatalf("sees %v, %v", topics.Names(), err)
+	}
+	if err := alice.PollFetches(ctx).Err(); !errors.Is(err, kerr.TopicAuthorizationFailed) {
+		t.Fatalf("consume: %v", err)
+	}
+	described, err := admin.DescribeACLs(ctx, kadm.NewACLs().AnyResource().ResourcePatternType(kadm.ACLPatternAny).Operations().Allow().Deny().AllowHosts().DenyHosts())
+	if err != nil || len(described) == 0 || len(described[0].Described) != 1 {
+		t.Fatalf("described %+v, %v", described, err)
+	}
+	if results, err := admin.DeleteACLs(ctx, acls); err != nil || len(results) != 1 || len(results[0].Deleted) != 1 {
+		t.Fatalf("delete ACLs: %+v, %v", results, err)
+	}
+	if err := alice.ProduceSync(ctx, &kgo.Record{Topic: "clicks", Value: []byte("x")}).FirstErr(); !errors.Is(err, kerr.TopicAuthorizationFailed) {
+		t.Fatalf("produce after the ACL is gone: %v", err)
+	}
+}
+
+func TestWrongPasswordsAreRefused(t *testing.T) {
+	b := startSecured(t, Config{}, security.Config{})
+	for _, mechanism := range []string{security.Plain, security.ScramSHA256Name, security.ScramSHA512Name} {
+		for _, user := range []string{"alice", "nobody", "__node"} {
+			cl := b.client(t, kgo.SASL(mechanismOf(user, "wrong", mechanism)), kgo.RequestRetries(0), kgo.RetryTimeout(5*time.Second))
+			if err := cl.Ping(t.Context()); !errors.Is(err, kerr.SaslAuthenticationFailed) {
+				t.Errorf("%s as %s: %v", mechanism, user, err)
+			}
+		}
+	}
+	if cl := b.client(t, kgo.SASL(mechanismOf("alice", "alice's password", security.OAuthBearer)), kgo.RequestRetries(0)); cl.Ping(t.Context()) != nil {
+		t.Error("PLAIN is refused")
+	}
+}
+
+// The password of a user is changed by Kafka's own request, which salts it at the client.
+func TestUsersAreChangedByClients(t *testing.T) {
+	b := startSecured(t, Config{}, security.Config{})
+	admin := kadm.NewClient(b.as(t, "admin", security.ScramSHA512Name))
+	ctx := t.Context()
+	up := []kadm.UpsertSCRAM{{User: "bob", Mechanism: kadm.ScramSha512, Iterations: 4096, Password: "bob's password"}}
+	altered, err := admin.AlterUserSCRAMs(ctx, []kadm.DeleteSCRAM{{User: "alice", Mechanism: kadm.ScramSha256}}, up)
+	if err != nil || altered.Error() != nil {
+		t.Fatalf("%v, %v", altered, err)
+	}
+	for _, mechanism := range []string{security.ScramSHA512Name, security.Plain} {
+		if err := b.as(t, "bob", mechanism).Ping(ctx); err != nil {
+			t.Errorf("%s: %v", mechanism, err)
+		}
+	}
+	if err := b.as(t, "alice", security.ScramSHA256Name, kgo.RequestRetries(0)).Ping(ctx); !errors.Is(err, kerr.SaslAuthenticationFailed) {
+		t.Errorf("with a removed password: %v", err)
+	}
+	users, err := admin.DescribeUserSCRAMs(ctx)
+	if err != nil || len(users) != 3 || len(users["alice"].CredInfos) != 1 || users["bob"].CredInfos[0].Iterations != 4096 {
+		t.Errorf("users %+v, %v", users, err)
+	}
+	bob := kadm.NewClient(b.as(t, "bob", security.Plain))
+	if altered, err := bob.AlterUserSCRAMs(ctx, nil, up); err == nil && altered.Error() == nil {
+		t.Error("a user without rights changes passwords")
+	}
+}
+
+func ask(t *testing.T, w *wire, mechanism string, tokens ...string) *kmsg.SASLAuthenticateResponse {
+	t.Helper()
+	handshake := kmsg.NewPtrSASLHandshakeRequest()
+	handshake.Version, handshake.Mechanism = 1, mechanism
+	if resp := w.ask(handshake).(*kmsg.SASLHandshakeResponse); resp.ErrorCode != 0 {
+		return &kmsg.SASLAuthenticateResponse{ErrorCode: resp.ErrorCode}
+	}
+	var resp *kmsg.SASLAuthenticateResponse
+	for _, token := range tokens {
+		req := kmsg.NewPtrSASLAuthenticateRequest()
+		req.Version, req.SASLAuthBytes = 2, []byte(token)
+		resp = w.ask(req).(*kmsg.SASLAuthenticateResponse)
+	}
+	return resp
+}
+
+// Who has a session proves again who it is before it ends (KIP-368), as the same user and by
+// the same mechanism; whoever does not is let go.
+func TestSessionsEnd(t *testing.T) {
+	b := startSecured(t, Config{}, security.Config{SessionLifetime: 300 * time.Millisecond})
+	alice, admin := "\x00alice\x00alice's password", "\x00admin\x00admin's password"
+	w := b.dial(t)
+	if resp := ask(t, w, security.Plain, alice); resp.ErrorCode != 0 || resp.SessionLifetimeMillis < 200 || resp.SessionLifetimeMillis > 300 {
+		t.Fatalf("%+v", resp)
+	}
+	if resp := ask(t, w, security.Plain, alice); resp.ErrorCode != 0 {
+		t.Fatalf("again: %+v", resp)
+	}
+	if resp := ask(t, w, security.ScramSHA256Name); resp.ErrorCode != kerr.UnsupportedSaslMechanism.Code {
+		t.Fatalf("by another mechanism: %+v", resp)
+	}
+	w = b.dial(t)
+	ask(t, w, security.Plain, alice)
+	if resp := ask(t, w, security.Plain, admin); resp.ErrorCode != kerr.SaslAuthenticationFailed.Code {
+		t.Fatalf("as another user: %+v", resp)
+	}
+	w = b.dial(t)
+	ask(t, w, security.Plain, alice)
+	eventually(t, "end of the session", func() bool {
+		_, err := w.Write(kmsg.NewRequestFormatter().AppendRequest(nil, kmsg.NewPtrMetadataRequest(), 7))
+		if err == nil {
+			_, err = w.frame()
+		}
+		return err != nil
+	})
+}
+
+// Clients before Kafka 1.0 send their tokens as they are.
+func TestTokensWithoutRequests(t *testing.T) {
+	b := startSecured(t, Config{}, security.Config{})
+	w := b.dial(t)
+	handshake := kmsg.NewPtrSASLHandshakeRequest()
+	handshake.Mechanism = security.Plain
+	w.ask(handshake)
+	if _, err := w.Write(framed([]byte("\x00alice\x00alice's password"))); err != nil {
+		t.Fatal(err)
+	}
+	if raw, err := w.frame(); err != nil || len(raw) != 0 {
+		t.Fatalf("token %x, %v", raw, err)
+	}
+	req := kmsg.NewPtrMetadataRequest()
+	req.Version = 9
+	if resp := w.ask(req).(*kmsg.MetadataResponse); len(resp.Brokers) != 1 {
+		t.Fatalf("%+v", resp)
+	}
+	w = b.dial(t)
+	w.ask(handshake)
+	if _, err := w.Write(framed([]byte("\x00a\x00b"))); err != nil {
+		t.Fatal(err)
+	}
+	if raw, err := w.frame(); err == nil {
+		t.Fatalf("a wrong password: %x", raw)
+	}
+}
+
+// Before a client has proved who it is, it can ask for nothing but that.
+func TestRequestsBeforeAuthentication(t *testing.T) {
+	b := startSecured(t, Config{}, security.Config{})
+	for _, a := range b.apis.list {
+		if a.key == kmsg.ApiVersions || a.key == kmsg.SASLHandshake || a.key == kmsg.SASLAuthenticate {
+			continue
+		}
+		w := b.dial(t)
+		req := a.key.Request()
+		req.SetVersion(a.max)
+		w.send(1, req)
+		if raw, err := w.frame(); err == nil {
+			t.Errorf("%s is answered: %x", a.name(), raw)
+		}
+	}
+	w := b.dial(t)
+	versions := kmsg.NewPtrApiVersionsRequest()
+	if resp := w.ask(versions).(*kmsg.ApiVersionsResponse); resp.ErrorCode != 0 {
+		t.Errorf("ApiVersions: %+v", resp)
+	}
+	authenticate := kmsg.NewPtrSASLAuthenticateRequest()
+	authenticate.SASLAuthBytes = []byte("\x00alice\x00alice's password")
+	if resp := w.ask(authenticate).(*kmsg.SASLAuthenticateResponse); resp.ErrorCode != kerr.IllegalSaslState.Code {
+		t.Errorf("SaslAuthenticate without SaslHandshake: %+v", resp)
+	}
+	if raw, err := w.frame(); err == nil {
+		t.Errorf("and then %x", raw)
+	}
+}
+
+// Strangers that announce much and send little are let go when their time is up, and until then
+// take nothing from those who have proved who they are.
+func TestStrangersTakeNoMemoryOfOthers(t *testing.T) {
+	b := startSecured(t, Config{AuthTimeout: time.Second, MaxRequestBytes: maxAuthBytes, MaxRequestMemory: 2 * maxAuthBytes}, security.Config{})
+	var strangers []*wire
+	for range 300 {
+		w := b.dial(t)
+		if _, err := w.Write(append(binary.BigEndian.AppendUint32(nil, maxAuthBytes), make([]byte, 8)...)); err != nil {
+			t.Fatal(err)
+		}
+		strangers = append(strangers, w)
+	}
+	eventually(t, "memory of strangers in use", func() bool {
+		if b.authMemory.TryAcquire(authMemory) {
+			b.authMemory.Release(authMemory)
+			return false
+		}
+		return true
+	})
+	if !b.reqMemory.TryAcquire(2 * maxAuthBytes) {
+		t.Error("strangers take memory of others")
+	} else {
+		b.reqMemory.Release(2 * maxAuthBytes)
+	}
+	for _, w := range strangers {
+		if raw, err := w.frame(); err == nil {
+			t.Fatalf("a stranger is answered: %x", raw)
+		}
+	}
+	if w := b.dial(t); ask(t, w, security.Plain, "\x00alice\x00alice's password").ErrorCode != 0 {
+		t.Error("nobody can log in afterwards")
+	}
+}
+
+// One address cannot take all connections.
+func TestConnectionsPerAddress(t *testing.T) {
+	b := start(t, Config{MaxConnectionsPerAddress: 2})
+	first, second := b.dial(t), b.dial(t)
+	for _, w := range []*wire{first, second} {
+		w.ask(kmsg.NewPtrApiVersionsRequest())
+	}
+	if _, err := b.dial(t).frame(); err == nil {
+		t.Fatal("a third connection was served")
+	}
+	first.Close()
+	eventually(t, "a place for another", func() bool {
+		w := b.dial(t)
+		w.Write(kmsg.NewRequestFormatter().AppendRequest(nil, kmsg.NewPtrApiVersionsRequest(), 1))
+		_, err := w.frame()
+		return err == nil
+	})
+}

@@ -1,0 +1,59 @@
+package e2e
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+)
+
+// secretFile writes a password for --users or --password-file.
+func secretFile(t testing.TB, password string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(path, []byte(password+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// A server that authenticates its clients asks all of them on both ports, and its own commands
+// log in with a user.
+func TestServerAsksWhoItIs(t *testing.T) {
+	t.Parallel()
+	admin := secretFile(t, "correct horse")
+	s := startServer(t, "--kafka-protocol", "SASL_PLAINTEXT", "--users", "admin:"+admin, "--super-users", "User:admin")
+	login := []string{"--user", "admin", "--password-file", admin}
+
+	if out, code := s.cli("", append([]string{"topic", "create", "clicks"}, login...)...); code != 0 {
+		t.Fatalf("create as admin: %s", out)
+	}
+	if out, code := s.cli("", append([]string{"node", "list"}, login...)...); code != 0 || !strings.Contains(out, s.http) {
+		t.Fatalf("list nodes as admin: exit %d: %s", code, out)
+	}
+	if out, code := s.cli("", "node", "list"); code == 0 || !strings.Contains(out, "say who you are") {
+		t.Fatalf("list nodes as nobody: exit %d: %s", code, out)
+	}
+	for path, want := range map[string]int{"/healthz": 200, "/metrics": 401, "/subjects": 401, "/api/nodes": 401, "/iceberg/v1/config": 401, "/api/peer/sync": 401} {
+		resp, err := http.Get("http://" + s.http + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("%s as nobody: %s, want %d", path, resp.Status, want)
+		}
+	}
+	cl := s.client(kgo.SASL(scram.Auth{User: "admin", Pass: "correct horse"}.AsSha256Mechanism()))
+	if err := cl.ProduceSync(context.Background(), &kgo.Record{Topic: "clicks", Value: []byte("x")}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	if log := s.log.tail(1 << 20); strings.Contains(log, "correct horse") {
+		t.Error("the password is in the log")
+	}
+}

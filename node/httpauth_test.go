@@ -1,0 +1,158 @@
+package node
+
+import (
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/schemaregistry"
+	"github.com/tabletopic/tabletopic/security"
+)
+
+// openNode runs a node on a directory of its own until the test ends.
+func openNode(t *testing.T, change func(*Config)) *Node {
+	t.Helper()
+	var cfg Config
+	cfg.Fields()
+	cfg.Data, cfg.Kafka, cfg.HTTP = t.TempDir(), "127.0.0.1:0", "127.0.0.1:0"
+	change(&cfg)
+	n, err := Open(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+// On a port that asks who it is, what is nobody's is refused, whoever has no right is refused,
+// and an ACL gives just what it says.
+func TestHTTPAsksWhoItIs(t *testing.T) {
+	password := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(password, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := openNode(t, func(c *Config) {
+		c.KafkaProtocol, c.Users, c.SuperUsers = "SASL_PLAINTEXT", "admin:"+password+",alice:"+password, "User:admin"
+	})
+	do := func(method, path, user, body string) int {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+n.HTTPAddr()+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if user != "" {
+			req.SetBasicAuth(user, "secret")
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode
+	}
+	schema := `{"schema":"\"string\""}`
+	calls := []struct {
+		method, path, body string
+		admin, alice       int
+	}{
+		{"GET", "/metrics", "", 200, 403},
+		{"GET", "/api/nodes", "", 200, 403},
+		{"POST", "/api/peer/sync", "", 200, 403},
+		{"GET", "/api/tables/clicks", "", 404, 403},
+		{"DELETE", "/api/catalogs/none", "", 404, 403},
+		{"POST", "/subjects/clicks-value/versions", schema, 200, 403},
+		{"GET", "/subjects/clicks-value/versions", "", 200, 403},
+		{"GET", "/subjects/%2e%2e%2fother/versions", "", 404, 403},
+		{"GET", "/schemas/ids/1", "", 200, 403},
+		{"GET", "/schemas/types", "", 200, 200},
+		{"PUT", "/config", `{"compatibility":"FULL"}`, 200, 403},
+		{"GET", "/iceberg/v1/config", "", 200, 200},
+		{"GET", "/iceberg/v1/namespaces", "", 200, 403},
+		{"POST", "/iceberg/v1/namespaces", `{"namespace":["sales"]}`, 200, 403},
+		{"GET", "/iceberg/v1/namespaces/sales/tables", "", 200, 403},
+		{"GET", "/iceberg/v1/namespaces/sales/tables/none", "", 404, 403},
+		{"GET", "/healthz", "", 200, 200},
+	}
+	for _, c := range calls {
+		if got := do(c.method, c.path, "", c.body); got != 401 && c.path != "/healthz" {
+			t.Errorf("%s %s as nobody: %d", c.method, c.path, got)
+		}
+		if got := do(c.method, c.path, "alice", c.body); got != c.alice {
+			t.Errorf("%s %s as alice: %d, want %d", c.method, c.path, got, c.alice)
+		}
+		if got := do(c.method, c.path, "admin", c.body); got != c.admin {
+			t.Errorf("%s %s as admin: %d, want %d", c.method, c.path, got, c.admin)
+		}
+	}
+	allow := func(typ kmsg.ACLResourceType, name string, pattern kmsg.ACLResourcePatternType, op kmsg.ACLOperation) metadata.ACL {
+		return metadata.ACL{ResourceType: int8(typ), ResourceName: name, PatternType: int8(pattern), Principal: "User:alice", Host: "*", Operation: int8(op), Permission: int8(kmsg.ACLPermissionTypeAllow)}
+	}
+	err := n.access.CreateACLs(t.Context(), []metadata.ACL{
+		allow(security.ResourceSubject, "clicks-", kmsg.ACLResourcePatternTypePrefixed, kmsg.ACLOperationRead),
+		allow(security.ResourceTable, "sales", kmsg.ACLResourcePatternTypePrefixed, kmsg.ACLOperationRead),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		method, path string
+		want         int
+	}{
+		{"GET", "/subjects/clicks-value/versions", 200},
+		{"GET", "/schemas/ids/1", 200},
+		{"GET", "/subjects/orders-value/versions", 403},
+		{"DELETE", "/subjects/clicks-value", 403},
+		{"GET", "/iceberg/v1/namespaces/sales/tables", 200},
+		{"GET", "/iceberg/v1/namespaces/sales/tables/none", 404},
+		{"DELETE", "/iceberg/v1/namespaces/sales/tables/none", 403},
+		{"POST", "/iceberg/v1/transactions/commit", 403},
+	} {
+		if got := do(c.method, c.path, "alice", ""); got != c.want {
+			t.Errorf("%s %s as alice, who may read: %d, want %d", c.method, c.path, got, c.want)
+		}
+	}
+	// A token for a password, as engines ask for it.
+	resp, err := http.PostForm("http://"+n.HTTPAddr()+"/iceberg/v1/oauth/tokens", map[string][]string{
+		"grant_type": {"client_credentials"}, "client_id": {"alice"}, "client_secret": {"secret"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != 200 || !strings.Contains(string(text), `"access_token":"tt1.`) {
+		t.Fatalf("token: %s %s, %v", resp.Status, text, err)
+	}
+}
+
+// No call of the schema registry is forgotten: each needs a right of its own, or none on purpose.
+func TestEveryRegistryCallNeedsARight(t *testing.T) {
+	open := map[string]bool{"GET /": true, "GET /v1/metadata/id": true, "GET /v1/metadata/version": true, "GET /contexts": true, "GET /schemas/types": true}
+	for _, pattern := range schemaregistry.New(nil, nil, schemaregistry.Config{}, slog.New(slog.DiscardHandler)).Patterns() {
+		method, path, _ := strings.Cut(pattern, " ")
+		path = strings.NewReplacer("{$}", "", "{subject}", "s", "{version}", "1", "{id}", "1", "{guid}", "g").Replace(path)
+		need := needOf(httptest.NewRequest(method, path, nil))
+		switch global := strings.HasPrefix(path, "/config") || strings.HasPrefix(path, "/mode"); {
+		case open[method+" "+path] != (need == right{}):
+			t.Errorf("%s needs %s", pattern, describe(need))
+		case need.typ == kmsg.ACLResourceTypeCluster && need.op == kmsg.ACLOperationAlter:
+			t.Errorf("%s is not known: say in registryRight what it needs", pattern)
+		case need.typ == kmsg.ACLResourceTypeCluster && !global:
+			t.Errorf("%s needs %s", pattern, describe(need))
+		}
+	}
+}
