@@ -140,8 +140,9 @@ func TestExchangeDoesNotTellWhoExists(t *testing.T) {
 		_, rest, _ := strings.Cut(string(answer), ",s=")
 		return rest
 	}
-	if salt("nobody") != salt("nobody") || salt("nobody") == salt("noone") || len(salt("nobody")) != len(salt("alice")) {
-		t.Fatalf("nobody %s, noone %s, alice %s", salt("nobody"), salt("noone"), salt("alice"))
+	nobody, again, noone, alice := salt("nobody"), salt("nobody"), salt("noone"), salt("alice")
+	if nobody != again || nobody == noone || len(nobody) != len(alice) {
+		t.Fatalf("nobody %s and %s, noone %s, alice %s", nobody, again, noone, alice)
 	}
 }
 
