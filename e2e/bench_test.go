@@ -112,18 +112,51 @@ func BenchmarkDrain(b *testing.B) {
 		s := l.server(b)
 		s.benchTopic(false)
 		newClicks(b, s).produce(rows, 0, nil)
-		before := s.scrape()
-		start := time.Now()
-		set := func(k, v string) kadm.AlterConfig { return kadm.AlterConfig{Op: kadm.SetConfig, Name: k, Value: &v} }
-		if _, err := s.admin().AlterTopicConfigs(context.Background(), []kadm.AlterConfig{
-			set("table.topic.enable", "true"), set("table.topic.target.lag.ms", fmt.Sprint(benchLag.Milliseconds()))}, benchTopic); err != nil {
-			b.Fatal(err)
-		}
-		s.waitCommitted(rows)
-		b.ReportMetric(rows/time.Since(start).Seconds(), "rows/s")
-		reportCPU(b, before, s.scrape(), rows)
+		took, cpu := s.drain(rows)
+		b.ReportMetric(rows/took.Seconds(), "rows/s")
+		b.ReportMetric(cpu*1e6/rows, "server_cpu_s/M")
 		b.ReportMetric(s.memory("VmHWM"), "MB_peak")
 	})
+}
+
+// drain enables the table of a topic that has rows records and waits until it holds them.
+func (s *server) drain(rows int64) (took time.Duration, cpuSeconds float64) {
+	s.t.Helper()
+	before := s.scrape()
+	start := time.Now()
+	set := func(k, v string) kadm.AlterConfig { return kadm.AlterConfig{Op: kadm.SetConfig, Name: k, Value: &v} }
+	if _, err := s.admin().AlterTopicConfigs(context.Background(), []kadm.AlterConfig{
+		set("table.topic.enable", "true"), set("table.topic.target.lag.ms", fmt.Sprint(benchLag.Milliseconds()))}, benchTopic); err != nil {
+		s.t.Fatal(err)
+	}
+	s.waitCommitted(rows)
+	return time.Since(start), s.scrape()[cpuMetric] - before[cpuMetric]
+}
+
+// A hundredth of the records is no Avro and becomes dead letters: the rate of a drain, and its CPU,
+// beside those of one without, in turns.
+func BenchmarkGarbage(b *testing.B) {
+	const rows, rounds = 2_000_000, 3
+	var took, cpu [2][]float64 // clean, with garbage
+	for b.Loop() {
+		for range rounds {
+			for i, every := range []int64{0, 100} {
+				s := directoryLake(b).server(b)
+				s.benchTopic(false)
+				c := newClicks(b, s)
+				c.garbage = every
+				c.produce(rows, 0, nil)
+				t, seconds := s.drain(rows)
+				took[i], cpu[i] = append(took[i], t.Seconds()), append(cpu[i], seconds)
+				s.stop()
+			}
+		}
+	}
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(slices.Min(took[0])/slices.Min(took[1]), "rate_ratio")
+	b.ReportMetric(slices.Min(cpu[0])/slices.Min(cpu[1]), "cpu_ratio")
+	b.ReportMetric(rows/slices.Min(took[0]), "clean_rows/s")
+	b.ReportMetric(rows/slices.Min(took[1]), "garbage_rows/s")
 }
 
 // For each record, the time from its produce call to the first snapshot that holds its
@@ -439,6 +472,8 @@ type clicks struct {
 	gen    *clickstream.Generator
 	rows   int64
 	bytes  int64 // of keys and values
+
+	garbage int64 // every so manyth value is cut off in the middle; 0: none
 }
 
 func newClicks(t testing.TB, s *server) *clicks { return newClicksTo(t, s, benchTopic) }
@@ -485,6 +520,9 @@ func (c *clicks) produce(n int64, rate int, acked func(*kgo.Record)) {
 			at := len(chunk)
 			chunk = clickstream.AppendAvro(append(chunk, c.header...), &event)
 			r := &kgo.Record{Key: strconv.AppendInt(nil, event.UserID, 10), Value: chunk[at:len(chunk):len(chunk)]}
+			if c.garbage > 0 && i%c.garbage == 0 {
+				r.Value = r.Value[:len(r.Value)/2]
+			}
 			if acked != nil {
 				r.Timestamp = time.Now()
 			}
@@ -590,9 +628,10 @@ func (s *server) memory(field string) float64 {
 	return 0
 }
 
+const cpuMetric = "process_cpu_seconds_total"
+
 func reportCPU(b *testing.B, before, after map[string]float64, rows float64) {
-	const cpu = "process_cpu_seconds_total"
-	b.ReportMetric((after[cpu]-before[cpu])*1e6/rows, "server_cpu_s/M")
+	b.ReportMetric((after[cpuMetric]-before[cpuMetric])*1e6/rows, "server_cpu_s/M")
 }
 
 // reportRequests gives the requests to the object store per GiB that producers sent: all, and
