@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tabletopic/tabletopic/internal/clickstream"
+	"github.com/tabletopic/tabletopic/parquetio/parquetiotest"
 	"github.com/tabletopic/tabletopic/record"
 )
 
@@ -136,7 +137,7 @@ func TestFailedRowsLeaveNoTrace(t *testing.T) {
 	}
 	for c := range int(a.NumCols()) {
 		for i := range int(a.NumRows()) {
-			if diff := cmp.Diff(plain(a.Column(c), i), plain(b.Column(c), i)); diff != "" {
+			if diff := cmp.Diff(parquetiotest.Plain(a.Column(c), i), parquetiotest.Plain(b.Column(c), i)); diff != "" {
 				t.Fatalf("row %d, column %s: %s", i, a.ColumnName(c), diff)
 			}
 		}
@@ -205,7 +206,7 @@ func TestBatchesDoNotShareMemory(t *testing.T) {
 	second := finish(t, r.builder)
 	second.Release()
 	r.append(long(5), long(6))
-	if got := plain(first.Column(0), 1); got != int64(2) {
+	if got := parquetiotest.Plain(first.Column(0), 1); got != int64(2) {
 		t.Errorf("value %v, want 2", got)
 	}
 	first.Release()
@@ -232,7 +233,7 @@ func TestKafkaColumn(t *testing.T) {
 		map[string]any{"partition": int64(0), "offset": int64(0), "timestamp": nil, "timestamp_type": int64(0), "key": "0x", "headers": []any{}},
 	}
 	for i := range want {
-		if diff := cmp.Diff(want[i], plain(batch.Column(1), i)); diff != "" {
+		if diff := cmp.Diff(want[i], parquetiotest.Plain(batch.Column(1), i)); diff != "" {
 			t.Error(diff)
 		}
 	}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/apache/iceberg-go"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/tabletopic/tabletopic/parquetio/parquetiotest"
 )
 
 // former returns the names that the columns of now had in the schemas before.
@@ -211,15 +213,15 @@ func TestRandomVersionsShareATable(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		m := Mapping{KafkaColumn: "_kafka", NewColumns: true}
 		table := iceberg.NewSchema(0)
-		var versions []randomType
+		var versions []parquetiotest.Avro
 		var schemas []string
 		for range 2 + r.IntN(4) {
-			names := &types{}
-			root := names.record(r, 3)
-			for len(root.schema.(map[string]any)["fields"].([]any)) == 0 {
-				root = names.record(r, 3)
+			names := &parquetiotest.Names{}
+			root := names.Record(r, 3)
+			for len(root.Schema.(map[string]any)["fields"].([]any)) == 0 {
+				root = names.Record(r, 3)
 			}
-			text, err := json.Marshal(root.schema)
+			text, err := json.Marshal(root.Schema)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -244,12 +246,12 @@ func TestRandomVersionsShareATable(t *testing.T) {
 			if err != nil || changed {
 				t.Fatalf("seed %d: version %d changed the table again: %t, error %v", seed, i, changed, err)
 			}
-			payload, row, _ := versions[i%len(versions)].value(r)
+			payload, row, _ := versions[i%len(versions)].Value(r)
 			payloads = append(payloads, payload)
 			want = append(want, renamed(row, &iceberg.StructType{FieldList: table.Fields()}, names, ""))
 		}
 		for i, got := range write(t, m, table, schemas, payloads...) {
-			if d := cmp.Diff(resolve(want[i], any(got)), any(got)); d != "" {
+			if d := cmp.Diff(parquetiotest.Resolve(want[i], any(got)), any(got)); d != "" {
 				t.Fatalf("seed %d, row %d: %s\n%s", seed, i, d, fmt.Sprint(schemas))
 			}
 		}

@@ -3,20 +3,17 @@ package parquetio
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
-	"encoding/hex"
-	"fmt"
-	"math"
 	"slices"
 	"testing"
 
 	"github.com/apache/arrow-go/v18/arrow"
-	"github.com/apache/arrow-go/v18/arrow/array"
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/file"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 	"github.com/apache/iceberg-go"
+
+	"github.com/tabletopic/tabletopic/parquetio/parquetiotest"
 )
 
 // The mappings of tables with and without a Kafka column.
@@ -130,7 +127,7 @@ func readFile(t testing.TB, f *File) []map[string]any {
 		for _, chunk := range column.Data().Chunks() {
 			for i := range chunk.Len() {
 				if column.Name() != "_kafka" {
-					rows[at][column.Name()] = plain(chunk, i)
+					rows[at][column.Name()] = parquetiotest.Plain(chunk, i)
 				}
 				at++
 			}
@@ -139,74 +136,7 @@ func readFile(t testing.TB, f *File) []map[string]any {
 	return rows
 }
 
-// plain returns a value in a form that compares: integers as int64, micros since 1970 for
-// timestamps, text for decimals and UUIDs, hex for bytes, bits for floats.
-func plain(a arrow.Array, i int) any {
-	if a.IsNull(i) {
-		return nil
-	}
-	switch a := a.(type) {
-	case array.ExtensionArray:
-		return plain(a.Storage(), i)
-	case *array.Boolean:
-		return a.Value(i)
-	case *array.Int32:
-		return int64(a.Value(i))
-	case *array.Int64:
-		return a.Value(i)
-	case *array.Float32:
-		return plainFloat(float64(a.Value(i)))
-	case *array.Float64:
-		return plainFloat(a.Value(i))
-	case *array.Date32:
-		return int64(a.Value(i))
-	case *array.Time64:
-		return int64(a.Value(i))
-	case *array.Timestamp:
-		return int64(a.Value(i))
-	case *array.String:
-		return a.Value(i)
-	case *array.Binary:
-		return "0x" + hex.EncodeToString(a.Value(i))
-	case *array.FixedSizeBinary:
-		return "0x" + hex.EncodeToString(a.Value(i))
-	case *array.Decimal128:
-		return a.Value(i).ToString(a.DataType().(*arrow.Decimal128Type).Scale)
-	case *array.Struct:
-		out := map[string]any{}
-		for k, f := range a.DataType().(*arrow.StructType).Fields() {
-			out[f.Name] = plain(a.Field(k), i)
-		}
-		return out
-	case *array.Map:
-		from, to := a.ValueOffsets(i)
-		out := map[string]any{}
-		for k := from; k < to; k++ {
-			out[fmt.Sprint(plain(a.Keys(), int(k)))] = plain(a.Items(), int(k))
-		}
-		return out
-	case *array.List:
-		from, to := a.ValueOffsets(i)
-		out := []any{}
-		for k := from; k < to; k++ {
-			out = append(out, plain(a.ListValues(), int(k)))
-		}
-		return out
-	}
-	return fmt.Sprintf("%T", a)
-}
-
-func plainFloat(v float64) any {
-	if math.IsNaN(v) {
-		return "NaN"
-	}
-	return v
-}
-
 // Encoding by hand, so that tests can write what no encoder would.
+var long, text, double, float = parquetiotest.Long, parquetiotest.Text, parquetiotest.Double, parquetiotest.Float
 
-func long(v int64) []byte        { return binary.AppendVarint(nil, v) }
-func text(s string) []byte       { return append(long(int64(len(s))), s...) }
-func double(v float64) []byte    { return binary.LittleEndian.AppendUint64(nil, math.Float64bits(v)) }
-func float(v float32) []byte     { return binary.LittleEndian.AppendUint32(nil, math.Float32bits(v)) }
 func cat(parts ...[]byte) []byte { return slices.Concat(parts...) }

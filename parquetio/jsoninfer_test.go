@@ -10,6 +10,8 @@ import (
 
 	"github.com/apache/iceberg-go"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/tabletopic/tabletopic/parquetio/parquetiotest"
 )
 
 // A plainRig is a table that plain JSON makes: before each record that needs more columns it gets
@@ -363,7 +365,7 @@ func TestInferenceOfRandomRecords(t *testing.T) {
 		p := newPlainRig(t)
 		var good []string
 		for range 30 {
-			record := randomStruct(r, 3).text(r, 0)
+			record := parquetiotest.RandomJSON(r, 3).Text(r, 0)
 			if p.add(record) == nil {
 				good = append(good, record)
 			}
@@ -377,11 +379,11 @@ func TestInferenceOfRandomRecords(t *testing.T) {
 			if err := p.builder.Append(p.decoder, []byte(record), RecordMeta{}); err != nil {
 				t.Fatalf("seed %d: %v\n%s", seed, err, record)
 			}
-			v, err := parsePairs([]byte(record))
+			v, err := parquetiotest.ParsePairs([]byte(record))
 			if err != nil {
 				t.Fatal(err)
 			}
-			want, err := parsePairs([]byte(all[i]))
+			want, err := parquetiotest.ParsePairs([]byte(all[i]))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -398,26 +400,26 @@ func TestInferenceOfRandomRecords(t *testing.T) {
 // holds reports whether the row says what the record does, as far as that has values.
 func holds(row, record any) bool {
 	switch v := record.(type) {
-	case jsonPairs:
-		r, ok := row.(jsonPairs)
+	case parquetiotest.Pairs:
+		r, ok := row.(parquetiotest.Pairs)
 		last := map[string]any{}
-		for i, name := range v.names {
-			last[name] = v.values[i]
+		for i, name := range v.Names {
+			last[name] = v.Values[i]
 		}
 		for name, x := range last {
 			if !hasValue(x) {
 				continue
 			}
 			at := -1
-			for i := range r.names {
-				if r.names[i] == name {
+			for i := range r.Names {
+				if r.Names[i] == name {
 					at = i
 				}
 			}
 			if !ok && kept(row, record) {
 				return true
 			}
-			if at < 0 || !holds(r.values[at], x) {
+			if at < 0 || !holds(r.Values[at], x) {
 				return false
 			}
 		}
@@ -449,16 +451,16 @@ func holds(row, record any) bool {
 // kept reports whether a row has a value as JSON text.
 func kept(row, value any) bool {
 	s, _ := row.(string)
-	v, err := parsePairs([]byte(s))
-	return err == nil && cmp.Equal(v, value, cmp.AllowUnexported(jsonPairs{}))
+	v, err := parquetiotest.ParsePairs([]byte(s))
+	return err == nil && cmp.Equal(v, value, cmp.AllowUnexported(parquetiotest.Pairs{}))
 }
 
 func hasValue(v any) bool {
 	switch v := v.(type) {
 	case nil:
 		return false
-	case jsonPairs:
-		for _, x := range v.values {
+	case parquetiotest.Pairs:
+		for _, x := range v.Values {
 			if hasValue(x) {
 				return true
 			}

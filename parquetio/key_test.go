@@ -9,6 +9,8 @@ import (
 
 	"github.com/apache/iceberg-go"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/tabletopic/tabletopic/parquetio/parquetiotest"
 )
 
 // keyRig is a table of two writers, one of keys.
@@ -59,17 +61,17 @@ func parseAny(t *testing.T, schema any) *ValueSchema {
 func TestKeysRoundTrip(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 2))
-		names := &types{}
-		value := names.record(r, 2)
-		key := names.random(r, 2)
-		rig := newKeyRig(t, parseAny(t, value.schema), parseAny(t, key.schema))
+		names := &parquetiotest.Names{}
+		value := names.Record(r, 2)
+		key := names.Random(r, 2)
+		rig := newKeyRig(t, parseAny(t, value.Schema), parseAny(t, key.Schema))
 		var want []map[string]any
 		for range 1 + r.IntN(60) {
-			payload, row, _ := value.value(r)
+			payload, row, _ := value.Value(r)
 			m, keyed := RecordMeta{}, any(nil)
 			if r.IntN(4) > 0 {
 				m.KeyDecoder = rig.key
-				m.KeyPayload, keyed, _ = key.value(r)
+				m.KeyPayload, keyed, _ = key.Value(r)
 				bad := m
 				bad.KeyPayload = append(m.KeyPayload[:len(m.KeyPayload):len(m.KeyPayload)], 0)
 				if err := rig.builder.Append(rig.value, payload, bad); !errors.As(err, new(*DecodeError)) {
@@ -78,7 +80,7 @@ func TestKeysRoundTrip(t *testing.T) {
 			}
 			all := map[string]any{}
 			if r.IntN(4) > 0 {
-				for k, v := range asMap(row) {
+				for k, v := range parquetiotest.AsMap(row) {
 					all[k] = v
 				}
 				if err := rig.builder.Append(rig.value, payload, m); err != nil {
@@ -93,7 +95,7 @@ func TestKeysRoundTrip(t *testing.T) {
 		got := readFile(t, writeFile(t, rig.table, WriterConfig{}, finish(t, rig.builder)))
 		for i := range got {
 			for name, v := range got[i] {
-				if d := cmp.Diff(resolve(want[i][name], v), v); d != "" {
+				if d := cmp.Diff(parquetiotest.Resolve(want[i][name], v), v); d != "" {
 					t.Fatalf("seed %d, row %d, column %s: %s", seed, i, name, d)
 				}
 			}

@@ -16,6 +16,8 @@ import (
 	"github.com/apache/iceberg-go/codec"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+
+	"github.com/tabletopic/tabletopic/parquetio/parquetiotest"
 )
 
 // specOf is a spec with one field per transform, of the column with that field id.
@@ -157,12 +159,12 @@ func TestBucketHashesOfTheSpecification(t *testing.T) {
 func TestGatheredRowsAreTheSame(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 2))
-		names := &types{}
-		root := names.record(r, 4)
-		for len(root.schema.(map[string]any)["fields"].([]any)) == 0 {
-			root = names.record(r, 4)
+		names := &parquetiotest.Names{}
+		root := names.Record(r, 4)
+		for len(root.Schema.(map[string]any)["fields"].([]any)) == 0 {
+			root = names.Record(r, 4)
 		}
-		schema, err := json.Marshal(root.schema)
+		schema, err := json.Marshal(root.Schema)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -171,7 +173,7 @@ func TestGatheredRowsAreTheSame(t *testing.T) {
 		to := rig.builder.sibling()
 		var order []int32
 		for range 1 + r.IntN(100) {
-			payload, row, _ := root.value(r)
+			payload, row, _ := root.Value(r)
 			rig.append(payload)
 			want, order = append(want, row), append(order, int32(len(order)))
 		}
@@ -181,7 +183,7 @@ func TestGatheredRowsAreTheSame(t *testing.T) {
 		to.gather(rig.builder, order[cut:])
 		got := readFile(t, writeFile(t, rig.table, WriterConfig{}, finish(t, to)))
 		for i, row := range order {
-			if diff := cmp.Diff(resolve(want[row], any(got[i])), any(got[i])); diff != "" {
+			if diff := cmp.Diff(parquetiotest.Resolve(want[row], any(got[i])), any(got[i])); diff != "" {
 				t.Fatalf("seed %d, row %d: %s\n%s", seed, i, diff, schema)
 			}
 		}

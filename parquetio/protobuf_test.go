@@ -16,6 +16,8 @@ import (
 	"google.golang.org/protobuf/reflect/protodesc"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/dynamicpb"
+
+	"github.com/tabletopic/tabletopic/parquetio/parquetiotest"
 )
 
 func mustProtobuf(t testing.TB, schema string, references ...Reference) *ValueSchema {
@@ -496,8 +498,8 @@ func FuzzProtobuf(f *testing.F) {
 			if ours != nil {
 				continue
 			}
-			got, want := any(r.rows()[0]), any(modelRow(m, nil))
-			if diff := cmp.Diff(resolve(want, got), got); diff != "" {
+			got, want := any(r.rows()[0]), any(parquetiotest.ProtobufRow(m))
+			if diff := cmp.Diff(parquetiotest.Resolve(want, got), got); diff != "" {
 				t.Fatal(diff)
 			}
 		}

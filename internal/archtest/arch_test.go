@@ -35,6 +35,7 @@ var level = map[string]int{
 	"streamstore":                 1,
 	"streamstore/streamstoretest": 1,
 	"parquetio":                   1,
+	"parquetio/parquetiotest":     1,
 	"catalog":                     1,
 	"catalog/catalogtest":         1,
 	"metadata":                    2,
