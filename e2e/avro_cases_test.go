@@ -1,39 +1,12 @@
 package e2e
 
 import (
-	"context"
 	wire "encoding/binary"
 	"fmt"
 	"math"
 	"math/big"
-	"slices"
 	"strings"
-	"testing"
-	"time"
-
-	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/sr"
 )
-
-// An avroCase is a topic: what is written with which version of its schema, and what engines
-// read. Rows are told apart by their first column.
-type avroCase struct {
-	topic    string
-	config   []string // of the topic
-	versions []string
-	records  []versioned
-	columns  string
-	want     string // CSV, sorted
-	dead     int64
-}
-
-// versioned is a value and the version that it is written with. A []byte is the payload itself;
-// nil is a record without a value.
-type versioned struct {
-	version int
-	value   any
-}
 
 type obj = map[string]any
 
@@ -49,7 +22,7 @@ const (
 	micros  = int64(1_700_000_000_123_456) // 2023-11-14T22:13:20.123456Z
 )
 
-func avroCases() []avroCase {
+func avroCases() []valueCase {
 	nine := func(more string) string {
 		f := []string{idField}
 		for i := range 8 {
@@ -74,7 +47,7 @@ func avroCases() []avroCase {
 	decimal := func(p, s int) string {
 		return fmt.Sprintf(`{"type":"bytes","logicalType":"decimal","precision":%d,"scale":%d}`, p, s)
 	}
-	return []avroCase{
+	return []valueCase{
 		{
 			topic:    "field-in-the-middle",
 			versions: []string{nine(""), nine(`{"name":"mid","default":{"a":"d","b":null},"type":{"type":"record","name":"M","fields":[{"name":"a","type":"string"},{"name":"b","type":["null","int"]}]}}`)},
@@ -133,6 +106,7 @@ func avroCases() []avroCase {
 		},
 		{
 			topic: "logical-types",
+			times: true,
 			versions: []string{rec(idField + `,{"name":"instant","type":{"type":"long","logicalType":"timestamp-micros"}},{"name":"wall","type":{"type":"long","logicalType":"local-timestamp-micros"}},` +
 				`{"name":"beside","type":"long","logicalType":"timestamp-millis"},{"name":"nanos","type":{"type":"long","logicalType":"timestamp-nanos"}},` +
 				`{"name":"debezium","type":{"type":"long","connect.name":"io.debezium.time.MicroTimestamp"}},{"name":"zoned","type":{"type":"string","connect.name":"io.debezium.time.ZonedTimestamp"}},` +
@@ -172,6 +146,7 @@ func avroCases() []avroCase {
 		},
 		{
 			topic:    "types-side-by-side",
+			times:    true,
 			config:   []string{"table.topic.on.incompatible", "new-column"},
 			versions: []string{rec(idField + `,{"name":"x","type":"string"}`), rec(idField + `,{"name":"x","type":{"type":"long","logicalType":"timestamp-micros"}}`), rec(idField + `,{"name":"x","type":` + decimal(12, 4) + `}`)},
 			records:  []versioned{{0, obj{"id": int64(1), "x": "a"}}, {1, raw(2, micros)}, {0, obj{"id": int64(3), "x": "b"}}, {2, obj{"id": int64(4), "x": big.NewRat(1, 8)}}},
@@ -242,9 +217,6 @@ func avroCases() []avroCase {
 	}
 }
 
-// rawBody is the encoded fields of a record, for what the encoder would take in another form.
-type rawBody []byte
-
 // raw encodes a record whose first field is an id: int64 as numbers, strings with their length,
 // bytes as they are.
 func raw(id int64, fields ...any) rawBody {
@@ -260,86 +232,4 @@ func raw(id int64, fields ...any) rawBody {
 		}
 	}
 	return b
-}
-
-// Whatever the versions of a schema are, and whatever the time zone of the server, each value is what
-// two engines read; what cannot become a row is a dead letter, and its neighbours are rows.
-func TestAvroCasesInTwoEngines(t *testing.T) {
-	t.Parallel()
-	for _, zone := range []string{"Asia/Shanghai", "America/New_York"} {
-		t.Run(strings.ReplaceAll(zone, "/", "-"), func(t *testing.T) {
-			t.Parallel()
-			s := newServer(t)
-			s.env = []string{"TZ=" + zone}
-			s.start()
-			cases := avroCases()
-			for _, c := range cases {
-				c.produce(t, s)
-			}
-			var statements []string
-			for _, c := range cases {
-				c.await(t, s)
-				statements = append(statements, fmt.Sprintf("SELECT %s FROM ice.default.%s", c.columns, strings.NewReplacer("-", "_", ".", "_").Replace(c.topic)))
-			}
-			for _, engine := range []string{"duckdb", "pyiceberg"} {
-				got := run(t, nil, "lab/query", append([]string{engine, "--uri", s.catalogURL(), "--sort"}, statements...)...)
-				for i, result := range strings.SplitN(got, "\n\n", len(cases)) {
-					if strings.TrimSuffix(result, "\n") != strings.TrimSuffix(cases[i].want, "\n") {
-						t.Errorf("%s: %s reads\n%s\nwant\n%s", cases[i].topic, engine, result, cases[i].want)
-					}
-				}
-				if n := strings.Count(got, "\n\n") + 1; n != len(cases) {
-					t.Errorf("%s: %d results of %d statements", engine, n, len(cases))
-				}
-			}
-		})
-	}
-}
-
-// produce writes the records of c to one partition.
-func (c avroCase) produce(t *testing.T, s *server) {
-	t.Helper()
-	s.createTopic(c.topic, 1, 500*time.Millisecond, c.config...)
-	registry := s.registry()
-	for _, r := range registry.SetCompatibility(context.Background(), sr.SetCompatibility{Level: sr.CompatNone}, c.topic+"-value") {
-		if r.Err != nil {
-			t.Fatal(r.Err)
-		}
-	}
-	var headers [][]byte
-	for _, v := range c.versions {
-		headers = append(headers, registerSchema(t, s, c.topic+"-value", v))
-	}
-	cl := s.client(kgo.DefaultProduceTopic(c.topic))
-	for i, r := range c.records {
-		var value []byte
-		switch v := r.value.(type) {
-		case nil:
-		case []byte:
-			value = v
-		case rawBody:
-			value = slices.Concat(headers[r.version], v)
-		default:
-			value = encoded(t, headers[r.version], c.versions[r.version], v)
-		}
-		if err := cl.ProduceSync(context.Background(), &kgo.Record{Value: value}).FirstErr(); err != nil {
-			t.Fatalf("%s: record %d: %v", c.topic, i, err)
-		}
-	}
-}
-
-// await waits until each record is a row or a dead letter.
-func (c avroCase) await(t *testing.T, s *server) {
-	t.Helper()
-	waitForTable(t, s, c.topic, int64(len(c.records))-c.dead, 3*time.Minute)
-	if c.dead == 0 {
-		return
-	}
-	ends, err := kadm.NewClient(s.client()).ListEndOffsets(context.Background(), c.topic+".dlq")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if o, _ := ends.Lookup(c.topic+".dlq", 0); o.Offset != c.dead {
-		t.Errorf("%s: %d dead letters, want %d", c.topic, o.Offset, c.dead)
-	}
 }

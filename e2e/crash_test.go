@@ -30,7 +30,12 @@ type event struct {
 // registerSchema returns the wire-format header of a registered schema.
 func registerSchema(t testing.TB, s *server, subject, schema string) []byte {
 	t.Helper()
-	ss, err := s.registry().CreateSchema(context.Background(), subject, sr.Schema{Schema: schema})
+	return registerSchemaOf(t, s, subject, sr.Schema{Schema: schema})
+}
+
+func registerSchemaOf(t testing.TB, s *server, subject string, schema sr.Schema) []byte {
+	t.Helper()
+	ss, err := s.registry().CreateSchema(context.Background(), subject, schema)
 	if err != nil {
 		t.Fatalf("register %s: %v", subject, err)
 	}

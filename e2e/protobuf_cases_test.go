@@ -1,0 +1,211 @@
+package e2e
+
+import (
+	"github.com/twmb/franz-go/pkg/sr"
+)
+
+func proto3(messages string) string { return `syntax = "proto3"; ` + messages }
+
+// pb is a record, as text, of the version of that number.
+func pb(version int, text string) versioned { return versioned{version, text} }
+
+func protobufCases() []valueCase {
+	cases := []valueCase{
+		{
+			topic: "pb-field-in-the-middle",
+			versions: []string{
+				proto3(`message R { int64 id = 1; int32 a = 2; int32 c = 4; }`),
+				proto3(`message R { int64 id = 1; int32 a = 2; M mid = 3; int32 c = 4; } message M { string a = 1; optional int32 b = 2; }`),
+			},
+			records: []versioned{pb(0, `id: 1 a: 2 c: 3`), pb(1, `id: 2 a: 4 mid { a: "x" } c: 5`), pb(0, `id: 3 a: 6 c: 7`), pb(1, `id: 4 a: 8 c: 9`)},
+			columns: "id, a, c, mid",
+			want:    "id,a,c,mid\n1,2,3,NULL\n2,4,5,\"{\"\"a\"\":\"\"x\"\",\"\"b\"\":null}\"\n3,6,7,NULL\n4,8,9,NULL\n",
+		},
+		{
+			topic: "pb-nested-fields",
+			versions: []string{
+				proto3(`message R { int64 id = 1; C customer = 2; repeated I items = 3; map<string, V> meta = 4; } message C { int32 n = 1; } message I { int32 p = 1; } message V { string k = 1; }`),
+				proto3(`message R { int64 id = 1; C customer = 2; repeated I items = 3; map<string, V> meta = 4; } message C { int32 n = 1; D more = 2; } message D { string mail = 1; } message I { int32 p = 1; optional int32 qty = 2; } message V { string k = 1; optional string v = 2; }`),
+			},
+			records: []versioned{
+				pb(0, `id: 1 customer { n: 1 } items { p: 1 } meta { key: "m" value { k: "a" } }`),
+				pb(1, `id: 2 customer { n: 2 more { mail: "x" } } items { p: 2 qty: 3 } meta { key: "m" value { k: "a" v: "b" } }`),
+			},
+			columns: "id, customer, items, meta",
+			want: "id,customer,items,meta\n" +
+				"1,\"{\"\"more\"\":null,\"\"n\"\":1}\",\"[{\"\"p\"\":1,\"\"qty\"\":null}]\",\"{\"\"m\"\":{\"\"k\"\":\"\"a\"\",\"\"v\"\":null}}\"\n" +
+				"2,\"{\"\"more\"\":{\"\"mail\"\":\"\"x\"\"},\"\"n\"\":2}\",\"[{\"\"p\"\":2,\"\"qty\"\":3}]\",\"{\"\"m\"\":{\"\"k\"\":\"\"a\"\",\"\"v\"\":\"\"b\"\"}}\"\n",
+		},
+		{
+			topic:    "PB-Case-Differs", // and so does the topic's from its table's
+			versions: []string{proto3(`message R { int64 id = 1; int32 userId = 2; }`), proto3(`message R { int64 id = 1; int32 userid = 3; }`)},
+			records:  []versioned{pb(0, `id: 1 userId: 5`), pb(1, `id: 2 userid: 6`)},
+			columns:  "id, userId",
+			want:     "id,userId\n1,5\n2,6\n",
+		},
+		{
+			topic: "pb-required-fields-vanish",
+			versions: []string{
+				`syntax = "proto2"; message R { required int64 id = 1; required string s = 2; required K key = 3; message K { required int32 a = 1; required int32 b = 2; } }`,
+				`syntax = "proto2"; message R { required int64 id = 1; required K key = 3; message K { required int32 a = 1; } }`,
+			},
+			records: []versioned{pb(0, `id: 1 s: "x" key { a: 1 b: 2 }`), pb(1, `id: 2 key { a: 3 }`), pb(0, `id: 3 key { a: 4 b: 5 }`)},
+			columns: "id, s, key",
+			want:    "id,s,key\n1,x,\"{\"\"a\"\":1,\"\"b\"\":2}\"\n2,NULL,\"{\"\"a\"\":3,\"\"b\"\":null}\"\n",
+			dead:    1, // it lacks s, which its schema requires
+		},
+		{
+			topic: "pb-empty-messages",
+			versions: []string{
+				proto3(`message R { int64 id = 1; oneof e { Created c = 2; Deleted d = 3; } Beat beat = 4; } message Created {} message Deleted {} message Beat {}`),
+				proto3(`message R { int64 id = 1; oneof e { Created c = 2; Deleted d = 3; } Beat beat = 4; } message Created { string by = 1; } message Deleted {} message Beat {}`),
+			},
+			records: []versioned{pb(0, `id: 1 c {}`), pb(0, `id: 2 d {} beat {}`), pb(1, `id: 3 c { by: "x" }`), pb(0, `id: 4 c {}`), pb(1, `id: 5`)},
+			columns: "id, c, d, beat",
+			want: "id,c,d,beat\n" +
+				"1,\"{\"\"_present\"\":true,\"\"by\"\":null}\",NULL,NULL\n" +
+				"2,NULL,\"{\"\"_present\"\":true}\",\"{\"\"_present\"\":true}\"\n" +
+				"3,\"{\"\"_present\"\":null,\"\"by\"\":\"\"x\"\"}\",NULL,NULL\n" +
+				"4,\"{\"\"_present\"\":true,\"\"by\"\":null}\",NULL,NULL\n" +
+				"5,NULL,NULL,NULL\n",
+		},
+		{
+			topic:    "pb-arms-of-one-type",
+			versions: []string{proto3(`message R { int64 id = 1; oneof v { T a = 2; T b = 3; T c = 4; } oneof w { U d = 5; U e = 6; } } message T {} message U { int32 n = 1; }`)},
+			records:  []versioned{pb(0, `id: 1 a {} d { n: 1 }`), pb(0, `id: 2 b {} e { n: 2 }`), pb(0, `id: 3 c {}`)},
+			columns:  "id, a, b, c, d, e",
+			want: "id,a,b,c,d,e\n" +
+				"1,\"{\"\"_present\"\":true}\",NULL,NULL,\"{\"\"n\"\":1}\",NULL\n" +
+				"2,NULL,\"{\"\"_present\"\":true}\",NULL,NULL,\"{\"\"n\"\":2}\"\n" +
+				"3,NULL,NULL,\"{\"\"_present\"\":true}\",NULL,NULL\n",
+		},
+		{
+			topic:    "pb-recursion",
+			versions: []string{proto3(`import "google/protobuf/struct.proto"; message Node { int64 id = 1; repeated Node children = 2; google.protobuf.Struct details = 3; }`)},
+			records: []versioned{
+				pb(0, `id: 1`),
+				pb(0, `id: 2 children { id: 3 children { id: 4 } } children { id: 5 } details { fields { key: "k" value { list_value { values { number_value: 1.5 } values { null_value: NULL_VALUE } } } } }`),
+			},
+			columns: "id, children, details",
+			want: "id,children,details\n" +
+				"1,[],NULL\n" +
+				"2,\"[\"\"{\\\"\"id\\\"\":3,\\\"\"children\\\"\":[{\\\"\"id\\\"\":4,\\\"\"children\\\"\":[]}]}\"\",\"\"{\\\"\"id\\\"\":5,\\\"\"children\\\"\":[]}\"\"]\",\"{\"\"k\"\":[1.5,null]}\"\n",
+		},
+		{
+			topic:    "pb-times",
+			times:    true,
+			versions: []string{proto3(`import "google/protobuf/timestamp.proto"; import "google/protobuf/duration.proto"; message R { int64 id = 1; google.protobuf.Timestamp moment = 2; google.protobuf.Duration took = 3; repeated google.protobuf.Timestamp each = 4; }`)},
+			records: []versioned{
+				pb(0, `id: 1 moment { seconds: 1700000000 nanos: 123456789 } took { seconds: 1 nanos: 500000999 }`),
+				pb(0, `id: 2 moment { seconds: -1 nanos: 999999999 } took { seconds: -1 nanos: -1 } each { seconds: 0 } each { seconds: -62135596800 }`),
+				pb(0, `id: 3 moment { seconds: 253402300799 nanos: 999999999 }`),
+				pb(0, `id: 4 moment { seconds: -62135596800 }`),
+				pb(0, `id: 5`),
+			},
+			columns: "id, moment, took, each",
+			want: "id,moment,took,each\n" +
+				"1,2023-11-14T22:13:20.123456,1500000,[]\n" +
+				"2,1969-12-31T23:59:59.999999,-1000001,\"[\"\"1970-01-01T00:00:00.000000\"\",\"\"0001-01-01T00:00:00.000000\"\"]\"\n" +
+				"3,9999-12-31T23:59:59.999999,NULL,[]\n" +
+				"4,0001-01-01T00:00:00.000000,NULL,[]\n" +
+				"5,NULL,NULL,[]\n",
+		},
+		{
+			topic:    "pb-types-widen",
+			versions: []string{proto3(`message R { int64 id = 1; int32 i = 2; float f = 3; }`), proto3(`message R { int64 id = 1; int64 i = 2; double f = 3; }`)},
+			records:  []versioned{pb(0, `id: 1 i: -2147483648 f: 1.5`), pb(1, `id: 2 i: 9223372036854775807 f: 0.1`), pb(0, `id: 3 i: 2147483647`)},
+			columns:  "id, i, f",
+			want:     "id,i,f\n1,-2147483648,1.5\n2,9223372036854775807,0.1\n3,2147483647,0.0\n",
+		},
+		{
+			topic:    "pb-types-exclude-each-other",
+			versions: []string{proto3(`message R { int64 id = 1; string x = 2; }`), proto3(`message R { int64 id = 1; int32 x = 2; }`)},
+			records:  []versioned{pb(0, `id: 1 x: "a"`), pb(1, `id: 2 x: 5`), pb(0, `id: 3 x: "b"`)},
+			columns:  "id, x",
+			want:     "id,x\n1,a\n3,b\n",
+			dead:     1,
+		},
+		{
+			topic:  "pb-types-side-by-side",
+			config: []string{"table.topic.on.incompatible", "new-column"},
+			versions: []string{
+				proto3(`message R { int64 id = 1; string x = 2; }`),
+				proto3(`import "google/protobuf/timestamp.proto"; message R { int64 id = 1; google.protobuf.Timestamp x = 2; }`),
+				proto3(`message R { int64 id = 1; uint64 x = 2; }`),
+			},
+			records: []versioned{pb(0, `id: 1 x: "a"`), pb(1, `id: 2 x { seconds: 1700000000 nanos: 123456000 }`), pb(0, `id: 3 x: "b"`), pb(2, `id: 4 x: 18446744073709551615`)},
+			columns: "id, x, x__v2, x__v3",
+			want:    "id,x,x__v2,x__v3\n1,a,NULL,NULL\n2,NULL,2023-11-14T22:13:20.123456,NULL\n3,b,NULL,NULL\n4,NULL,NULL,18446744073709551615\n",
+		},
+		{
+			topic:    "pb-unset-is-not-zero",
+			versions: []string{proto3(`import "google/protobuf/wrappers.proto"; message R { int64 id = 1; optional int64 n = 2; int64 m = 3; M s = 4; oneof o { string a = 5; bytes b = 6; } google.protobuf.Int64Value w = 7; repeated google.protobuf.StringValue l = 8; bool t = 9; } message M { int32 x = 1; }`)},
+			records: []versioned{
+				pb(0, `id: 1`),
+				pb(0, `id: 2 n: 0 m: 0 s {} a: "" w {} l {} l { value: "x" }`),
+				pb(0, `id: 3 n: -1 m: 1 s { x: 1 } b: "\x00\xff" w { value: -1 } t: true`),
+			},
+			columns: "id, n, m, s, a, b, w, l, t",
+			want: "id,n,m,s,a,b,w,l,t\n" +
+				"1,NULL,0,NULL,NULL,NULL,NULL,[],false\n" +
+				"2,0,0,\"{\"\"x\"\":0}\",,NULL,0,\"[\"\"\"\",\"\"x\"\"]\",false\n" +
+				"3,-1,1,\"{\"\"x\"\":1}\",NULL,00ff,-1,[],true\n",
+		},
+		{
+			topic:    "pb-defaults-are-the-readers",
+			versions: []string{`syntax = "proto2"; message R { required int64 id = 1; optional string s = 2 [default = "x"]; optional E e = 3; enum E { ONE = 1; TWO = 2; } }`},
+			records:  []versioned{pb(0, `id: 1`), pb(0, `id: 2 s: "y" e: TWO`)},
+			columns:  "id, s, e",
+			want:     "id,s,e\n1,NULL,NULL\n2,y,TWO\n",
+		},
+		{
+			topic:    "pb-unsigned",
+			versions: []string{proto3(`message R { int64 id = 1; uint64 u = 2; fixed64 f = 3; uint32 v = 4; fixed32 g = 5; map<uint64, fixed64> m = 6; }`)},
+			records: []versioned{
+				pb(0, `id: 1 u: 18446744073709551615 f: 18446744073709551615 v: 4294967295 g: 4294967295 m { key: 18446744073709551615 value: 9223372036854775808 }`),
+				pb(0, `id: 2 u: 9223372036854775808 f: 9223372036854775807 v: 2147483648`),
+			},
+			columns: "id, u, f, v, g, m",
+			want: "id,u,f,v,g,m\n" +
+				"1,18446744073709551615,18446744073709551615,4294967295,4294967295,\"{\"\"18446744073709551615\"\":\"\"9223372036854775808\"\"}\"\n" +
+				"2,9223372036854775808,9223372036854775807,2147483648,0,{}\n",
+		},
+		{
+			topic:    "pb-maps",
+			versions: []string{proto3(`message R { int64 id = 1; map<string, V> m = 2; string after = 3; map<int32, string> by_number = 4; } message V { int32 a = 1; string b = 2; }`)},
+			records:  []versioned{pb(0, `id: 1 m { key: "k" value { a: 1 b: "x" } } m { key: "" value {} } after: "y" by_number { key: -7 value: "z" }`), pb(0, `id: 2`)},
+			columns:  "id, m, after, by_number",
+			want:     "id,m,after,by_number\n1,\"{\"\"\"\":{\"\"a\"\":0,\"\"b\"\":\"\"\"\"},\"\"k\"\":{\"\"a\"\":1,\"\"b\"\":\"\"x\"\"}}\",y,\"{\"\"-7\"\":\"\"z\"\"}\"\n2,{},,{}\n",
+		},
+		{
+			topic:    "pb-renamed-by-number",
+			versions: []string{proto3(`message R { int64 id = 1; int32 before = 2; }`), proto3(`message R { int64 id = 1; int32 after = 2; }`)},
+			records:  []versioned{pb(0, `id: 1 before: 1`), pb(1, `id: 2 after: 2`), pb(0, `id: 3 before: 3`)},
+			columns:  "id, after",
+			want:     "id,after\n1,1\n2,2\n3,3\n",
+		},
+		{
+			topic:    "pb.nested.partition-source",
+			config:   []string{"table.topic.partition.by", "hour(_kafka.timestamp), a.b"},
+			versions: []string{proto3(`message R { int64 id = 1; A a = 2; } message A { string b = 1; }`)},
+			records:  []versioned{pb(0, `id: 1 a { b: "x/y=z" }`), pb(0, `id: 2 a { b: "ü" }`), pb(0, `id: 3`)},
+			columns:  "id, a",
+			want:     "id,a\n1,\"{\"\"b\"\":\"\"x/y=z\"\"}\"\n2,\"{\"\"b\"\":\"\"ü\"\"}\"\n3,NULL\n",
+		},
+		{
+			topic:    "pb-bad-among-good",
+			versions: []string{proto3(`message R { int64 id = 1; optional string s = 2; }`)},
+			records: []versioned{
+				pb(0, `id: 1 s: "a"`), {0, []byte{0, 0, 0, 0, 99, 0, 8, 2}}, {0, []byte(`{"not":"wire"}`)}, {0, rawBody{0, 8}}, {0, rawBody{0, 18, 1, 0xff}},
+				{0, nil}, pb(0, `id: 3`),
+			},
+			columns: "id, s",
+			want:    "id,s\n1,a\n3,NULL\nNULL,NULL\n",
+			dead:    4,
+		},
+	}
+	for i := range cases {
+		cases[i].kind = sr.TypeProtobuf
+	}
+	return cases
+}

@@ -1,0 +1,171 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hamba/avro/v2"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sr"
+	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/dynamicpb"
+
+	"github.com/tabletopic/tabletopic/internal/protofile"
+)
+
+// A valueCase is a topic: what is written with which version of its schema, and what engines
+// read. Rows are told apart by their first column.
+type valueCase struct {
+	topic    string
+	config   []string // of the topic
+	kind     sr.SchemaType
+	versions []string
+	records  []versioned
+	columns  string
+	want     string // CSV, sorted
+	dead     int64
+	times    bool // it has values that a time zone may shift
+}
+
+// versioned is a value and the version that it is written with. It is what the format's encoder
+// takes: for Protobuf the text of the first message, for JSON the text itself. A []byte is the
+// payload; nil is a record without a value.
+type versioned struct {
+	version int
+	value   any
+}
+
+// rawBody is the encoded fields of a record, for what the encoder would take in another form.
+type rawBody []byte
+
+// Whatever the versions of a schema are, and whatever the time zone of the server, each value is what
+// two engines read; what cannot become a row is a dead letter, and its neighbours are rows.
+func TestValuesInTwoEngines(t *testing.T) {
+	t.Parallel()
+	all := slices.Concat(avroCases(), protobufCases(), jsonSchemaCases(), plainJSONCases())
+	for zone, cases := range map[string][]valueCase{
+		"Asia/Shanghai":    all,
+		"America/New_York": slices.DeleteFunc(slices.Clone(all), func(c valueCase) bool { return !c.times }),
+	} {
+		t.Run(strings.ReplaceAll(zone, "/", "-"), func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t)
+			s.env = []string{"TZ=" + zone}
+			s.start()
+			for _, c := range cases {
+				c.produce(t, s)
+			}
+			var statements []string
+			for _, c := range cases {
+				c.await(t, s)
+				statements = append(statements, fmt.Sprintf("SELECT %s FROM ice.default.%s", c.columns, tableName(c.topic)))
+			}
+			for _, engine := range []string{"duckdb", "pyiceberg"} {
+				got := run(t, nil, "lab/query", append([]string{engine, "--uri", s.catalogURL(), "--sort"}, statements...)...)
+				for i, result := range strings.SplitN(got, "\n\n", len(cases)) {
+					if strings.TrimSuffix(result, "\n") != strings.TrimSuffix(cases[i].want, "\n") {
+						t.Errorf("%s: %s reads\n%s\nwant\n%s", cases[i].topic, engine, result, cases[i].want)
+					}
+				}
+				if n := strings.Count(got, "\n\n") + 1; n != len(cases) {
+					t.Errorf("%s: %d results of %d statements", engine, n, len(cases))
+				}
+			}
+		})
+	}
+}
+
+// produce writes the records of c to one partition.
+func (c valueCase) produce(t *testing.T, s *server) {
+	t.Helper()
+	s.createTopic(c.topic, 1, 500*time.Millisecond, c.config...)
+	setCompatibilityNone(t, s, c.topic+"-value")
+	var headers [][]byte
+	for _, v := range c.versions {
+		headers = append(headers, registerSchemaOf(t, s, c.topic+"-value", sr.Schema{Schema: v, Type: c.kind}))
+	}
+	cl := s.client(kgo.DefaultProduceTopic(c.topic))
+	for i, r := range c.records {
+		var value []byte
+		switch v := r.value.(type) {
+		case nil:
+		case []byte:
+			value = v
+		case rawBody:
+			value = slices.Concat(headers[r.version], v)
+		default:
+			value = slices.Concat(headers[r.version], c.encode(t, c.versions[r.version], v))
+		}
+		if err := cl.ProduceSync(context.Background(), &kgo.Record{Value: value}).FirstErr(); err != nil {
+			t.Fatalf("%s: record %d: %v", c.topic, i, err)
+		}
+	}
+}
+
+func setCompatibilityNone(t testing.TB, s *server, subject string) {
+	t.Helper()
+	for _, r := range s.registry().SetCompatibility(context.Background(), sr.SetCompatibility{Level: sr.CompatNone}, subject) {
+		if r.Err != nil {
+			t.Fatal(r.Err)
+		}
+	}
+}
+
+// tableName is that of a topic's table.
+func tableName(topic string) string {
+	return strings.NewReplacer("-", "_", ".", "_").Replace(strings.ToLower(topic))
+}
+
+// encode returns the body of a value behind the id of its schema.
+func (c valueCase) encode(t *testing.T, schema string, v any) (body []byte) {
+	t.Helper()
+	var err error
+	switch c.kind {
+	case sr.TypeAvro:
+		body, err = avro.Marshal(avro.MustParse(schema), v)
+	case sr.TypeJSON:
+		body = []byte(v.(string))
+	case sr.TypeProtobuf:
+		m, partial := newMessage(t, schema), prototext.UnmarshalOptions{AllowPartial: true}
+		if err = partial.Unmarshal([]byte(v.(string)), m); err == nil {
+			body, err = proto.MarshalOptions{AllowPartial: true}.Marshal(m)
+		}
+		body = slices.Concat([]byte{0}, body) // the first message
+	}
+	if err != nil {
+		t.Fatalf("%s: %v: %v", c.topic, v, err)
+	}
+	return body
+}
+
+// newMessage returns an empty message of the first type that a Protobuf schema has.
+func newMessage(t testing.TB, schema string) *dynamicpb.Message {
+	t.Helper()
+	file, err := protofile.Compile(schema, func(string) (string, bool) { return "", false })
+	if err != nil {
+		t.Fatalf("%v\n%s", err, schema)
+	}
+	return dynamicpb.NewMessage(file.Messages().Get(0))
+}
+
+// await waits until each record is a row or a dead letter.
+func (c valueCase) await(t *testing.T, s *server) {
+	t.Helper()
+	waitForTable(t, s, c.topic, int64(len(c.records))-c.dead, 3*time.Minute)
+	if c.dead == 0 {
+		return
+	}
+	ends, err := kadm.NewClient(s.client()).ListEndOffsets(context.Background(), c.topic+".dlq")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o, _ := ends.Lookup(c.topic+".dlq", 0); o.Offset != c.dead {
+		t.Errorf("%s: %d dead letters, want %d", c.topic, o.Offset, c.dead)
+	}
+}
