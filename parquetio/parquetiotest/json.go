@@ -395,12 +395,14 @@ func RandomJSON(r *rand.Rand, depth int) JSON {
 // Gap is white space, or none.
 func Gap(r *rand.Rand) string { return []string{"", "", "", " ", "\n\t", "\r "}[r.IntN(6)] }
 
+var escapes = map[rune]string{'"': `\"`, '\\': `\\`, '\n': `\n`, '\t': `\t`, '\r': `\r`, '\b': `\b`, '\f': `\f`}
+
 // quote writes a string as some writer would.
 func quote(r *rand.Rand, s string) string {
 	var b strings.Builder
 	b.WriteByte('"')
 	for _, c := range s {
-		escape, ok := map[rune]string{'"': `\"`, '\\': `\\`, '\n': `\n`, '\t': `\t`, '\r': `\r`, '\b': `\b`, '\f': `\f`}[c]
+		escape, ok := escapes[c]
 		switch {
 		case c > 0xffff && r.IntN(3) == 0:
 			c -= 0x10000
