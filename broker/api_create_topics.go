@@ -107,12 +107,24 @@ func (b *Broker) newTopic(t kmsg.CreateTopicsRequestTopic) (metadata.NewTopic, e
 	return want, b.checkPartitions(want.Partitions)
 }
 
-// checkReplicas returns the node that an assignment names.
+// checkReplicas returns the node that an assignment means: the first. The object store
+// replicates, so the others have no meaning; but they must be nodes, each once.
 func (b *Broker) checkReplicas(replicas []int32) (streamstore.NodeID, error) {
-	if len(replicas) != 1 || !b.set.Lives(streamstore.NodeID(replicas[0])) {
-		return 0, refuse(kerr.InvalidReplicaAssignment, "replicas %v: a partition is assigned to one node that is alive (the object store replicates)", replicas)
+	members := b.set.Members()
+	for i, r := range replicas {
+		id := streamstore.NodeID(r)
+		if id != b.node.ID && !slices.ContainsFunc(members, func(m partition.Member) bool { return m.ID == id }) || slices.Contains(replicas[:i], r) {
+			return 0, refuse(kerr.InvalidReplicaAssignment, "replicas %v: there is no node %d, or it is named twice; 'tabletopic node list' shows those there are", replicas, r)
+		}
 	}
-	return streamstore.NodeID(replicas[0]), nil
+	if len(replicas) == 0 {
+		return 0, refuse(kerr.InvalidReplicaAssignment, "no replicas: name the node that is to lead the partition")
+	}
+	first := streamstore.NodeID(replicas[0])
+	if !b.set.Lives(first) {
+		return 0, refuse(kerr.InvalidReplicaAssignment, "replicas %v: node %d, which would lead, is not alive", replicas, first)
+	}
+	return first, nil
 }
 
 func (b *Broker) checkPartitions(n int) error {

@@ -30,6 +30,7 @@ type fetch struct {
 	minBytes  int
 	maxBytes  int
 	topics    []fetchTopic
+	session   int32 // id; 0 for none
 
 	failed   bool              // a partition has an error: no reason to wait for records
 	full     bool              // there is no memory for more
@@ -60,23 +61,22 @@ type fetchPartition struct {
 }
 
 // handleFetch answers when minBytes are there, at the latest after the wait that the
-// client allows. Sessions (KIP-227) are refused as the protocol provides: session id 0
-// makes the client name all of its partitions each time.
+// client allows.
 func handleFetch(ctx context.Context, b *Broker, r *request) (*answer, error) {
 	req := kmsg.NewPtrFetchRequest()
 	if err := r.decode(ctx, req); err != nil {
 		return nil, err
 	}
-	code := int16(0)
-	switch {
-	case req.ReplicaID >= 0 || req.ReplicaState.ID >= 0: // there are no followers
-		code = kerr.InvalidRequest.Code
-	case req.SessionEpoch > 0 || req.SessionEpoch < -1:
-		code = kerr.FetchSessionIDNotFound.Code
+	var session *fetchSession
+	var err error
+	if req.ReplicaID >= 0 || req.ReplicaState.ID >= 0 { // there are no followers
+		err = kerr.InvalidRequest
+	} else {
+		session, err = r.conn.enterSession(req)
 	}
-	if code != 0 {
+	if err != nil {
 		resp := kmsg.NewPtrFetchResponse()
-		resp.ErrorCode = code
+		resp.ErrorCode = codeOf(err)
 		return r.reply(resp), nil
 	}
 	f := newFetch(b, r, req)
@@ -85,6 +85,9 @@ func handleFetch(ctx context.Context, b *Broker, r *request) (*answer, error) {
 	f.poll(r.conn.ctx, wait)
 	if f.failed {
 		f.redirect(r.conn.ctx)
+	}
+	if session != nil {
+		f.session, f.topics = session.id, session.answer(f.topics)
 	}
 	return &answer{bufs: f.encode(), release: func() { b.ansMemory.Release(f.reserved) }}, nil
 }
@@ -323,7 +326,7 @@ func (f *fetch) encode() [][]byte {
 	e.int32(0) // throttle
 	if v >= 7 {
 		e.int16(0)
-		e.int32(0) // session id
+		e.int32(f.session)
 	}
 	e.arrayLen(len(f.topics))
 	for i := range f.topics {

@@ -69,6 +69,10 @@ type Config struct {
 	// MaxFetchBytes bounds the records in one fetch answer, but for a single batch that
 	// is larger. 55 MiB if zero.
 	MaxFetchBytes int
+	// MaxSessionPartitions bounds the partitions in the fetch sessions (KIP-227) of all
+	// connections, of about 300 bytes each. A client without a session names all its
+	// partitions in each request. 200,000 if zero.
+	MaxSessionPartitions int
 	// MaxAnswerMemory bounds all answers that are not yet written; a request waits for
 	// its share. 256 MiB if zero.
 	MaxAnswerMemory int64
@@ -89,6 +93,9 @@ type Config struct {
 	// that exist. __consumer_offsets and __transaction_state if nil.
 	ReservedTopics []string
 
+	// Mover moves partitions that clients reassign. If nil, there is no other node.
+	Mover Mover
+
 	// PeerTopic is an internal topic that clients which call themselves PeerClientID may write
 	// to: other nodes of the cluster. None if empty.
 	PeerTopic    string
@@ -103,6 +110,7 @@ func (c *Config) setDefaults() {
 	def(&c.MaxRequestMemory, max(256<<20, int64(c.MaxRequestBytes)))
 	def(&c.MaxInFlight, 128)
 	def(&c.MaxFetchBytes, 55<<20)
+	def(&c.MaxSessionPartitions, 200_000)
 	def(&c.MaxAnswerMemory, 256<<20)
 	def(&c.IdleTimeout, 10*time.Minute)
 	def(&c.StallTimeout, 30*time.Second)
@@ -129,7 +137,7 @@ func (c *Config) validate() error {
 	}
 	for name, v := range map[string]int64{
 		"MaxConnections": int64(c.MaxConnections), "MaxConnectionsPerAddress": int64(c.MaxConnectionsPerAddress), "AuthTimeout": int64(c.AuthTimeout), "MaxRequestBytes": int64(c.MaxRequestBytes), "MaxInFlight": int64(c.MaxInFlight),
-		"MaxFetchBytes": int64(c.MaxFetchBytes), "MaxAnswerMemory": c.MaxAnswerMemory, "MaxPartitions": int64(c.MaxPartitions),
+		"MaxFetchBytes": int64(c.MaxFetchBytes), "MaxAnswerMemory": c.MaxAnswerMemory, "MaxSessionPartitions": int64(c.MaxSessionPartitions), "MaxPartitions": int64(c.MaxPartitions),
 		"IdleTimeout": int64(c.IdleTimeout), "StallTimeout": int64(c.StallTimeout),
 	} {
 		if v < 0 {
@@ -157,7 +165,11 @@ type Broker struct {
 	decMemory  *semaphore.Weighted // decodeMemory
 	ansMemory  *semaphore.Weighted // MaxAnswerMemory
 	authMemory *semaphore.Weighted // authMemory
-	ctx        context.Context     // ends when Close gives up waiting
+
+	sessionRoom *semaphore.Weighted // MaxSessionPartitions
+	lastSession atomic.Int32        // id of a fetch session
+
+	ctx        context.Context // ends when Close gives up waiting
 	cancel     context.CancelFunc
 	stopping   atomic.Bool
 	goroutines sync.WaitGroup
@@ -205,6 +217,8 @@ func Open(cfg Config, listeners []Listener, access *security.Access, set *partit
 		authMemory: semaphore.NewWeighted(authMemory),
 		conns:      make(map[*conn]struct{}),
 		hosts:      make(map[string]int),
+
+		sessionRoom: semaphore.NewWeighted(int64(cfg.MaxSessionPartitions)),
 	}
 	b.m = newMetrics(reg, b.apis)
 	b.ids.allocate = func(ctx context.Context, n int) (int64, error) { return meta.AllocateProducerIDs(ctx, node, n) }

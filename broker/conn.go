@@ -49,6 +49,7 @@ type conn struct {
 	handled chan struct{} // closed when handle has ended
 	pending atomic.Int64  // requests read and not yet answered
 	cold    *coldReads    // of handle
+	fetches *fetchSession // of handle; nil for none
 
 	ctx    context.Context // ends when the peer is gone or the broker begins to stop
 	cancel context.CancelFunc
@@ -253,6 +254,7 @@ func (c *conn) awaitRequest() error {
 
 // handle handles requests in order until read has ended or a request cannot be understood.
 func (c *conn) handle() {
+	defer c.endSession()
 	defer close(c.answers)
 	defer close(c.handled)
 	for f := range c.frames {

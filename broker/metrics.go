@@ -8,15 +8,18 @@ import (
 
 // metrics are the numbers of a broker, all called tabletopic_broker_….
 type metrics struct {
-	connections     prometheus.Gauge
-	refused         prometheus.Counter
-	protocolErrors  prometheus.Counter
-	panics          prometheus.Counter
-	bytesIn         prometheus.Counter
-	bytesOut        prometheus.Counter
-	produced        prometheus.Counter
-	fetched         prometheus.Counter
-	requestsByIndex []prometheus.Observer // by api.index
+	connections    prometheus.Gauge
+	refused        prometheus.Counter
+	protocolErrors prometheus.Counter
+	panics         prometheus.Counter
+	bytesIn        prometheus.Counter
+	bytesOut       prometheus.Counter
+	produced       prometheus.Counter
+	fetched        prometheus.Counter
+
+	sessionPartitions prometheus.Gauge
+	telemetry         prometheus.Counter
+	requestsByIndex   []prometheus.Observer // by api.index
 }
 
 func newMetrics(reg prometheus.Registerer, apis *apiTable) *metrics {
@@ -32,6 +35,9 @@ func newMetrics(reg prometheus.Registerer, apis *apiTable) *metrics {
 		bytesOut:       counter("answer_bytes_total", "Bytes of answers written."),
 		produced:       counter("produced_bytes_total", "Bytes of record batches in Produce requests."),
 		fetched:        counter("fetched_bytes_total", "Bytes of record batches in Fetch answers."),
+
+		sessionPartitions: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "tabletopic", Subsystem: "broker", Name: "fetch_session_partitions", Help: "Partitions in fetch sessions."}),
+		telemetry:         counter("client_telemetry_bytes_total", "Bytes of metrics that clients pushed."),
 	}
 	seconds := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: "tabletopic", Subsystem: "broker", Name: "request_seconds",
@@ -42,7 +48,7 @@ func newMetrics(reg prometheus.Registerer, apis *apiTable) *metrics {
 		m.requestsByIndex = append(m.requestsByIndex, seconds.WithLabelValues(apis.list[i].name()))
 	}
 	if reg != nil {
-		reg.MustRegister(m.connections, m.refused, m.protocolErrors, m.panics, m.bytesIn, m.bytesOut, m.produced, m.fetched, seconds)
+		reg.MustRegister(m.connections, m.refused, m.protocolErrors, m.panics, m.bytesIn, m.bytesOut, m.produced, m.fetched, m.sessionPartitions, m.telemetry, seconds)
 	}
 	return m
 }

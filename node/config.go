@@ -92,6 +92,8 @@ type Config struct {
 	TopicDefaults     string
 	MaxRequestBytes   int
 	MaxConnections    int
+	// MaxSessionPartitions bounds the partitions in the fetch sessions of all connections.
+	MaxSessionPartitions int
 
 	TableMemory       int64
 	TableSweep        time.Duration
@@ -130,7 +132,7 @@ func (c *Config) Fields() []Field {
 		CompactionObjects: 500, CompactionRate: 32 << 20, CompactionSplit: 8 << 20, ForceSplit: 2 * time.Hour, MinorBytes: 8 << 20, MajorBytes: 10 << 30,
 		CleanupInterval: time.Minute, CleanupBytes: 512 << 20, RetentionInterval: 30 * time.Second, CleanInterval: time.Minute,
 		DeleteGrace: 10 * time.Minute, SweepInterval: 24 * time.Hour, SweepGrace: 6 * time.Hour,
-		AutoCreateTopics: true, DefaultPartitions: 1, MaxRequestBytes: 100 << 20, MaxConnections: 10_000,
+		AutoCreateTopics: true, DefaultPartitions: 1, MaxRequestBytes: 100 << 20, MaxConnections: 10_000, MaxSessionPartitions: 200_000,
 		TableMemory: 256 << 20, TableSweep: 10 * time.Minute, TableSweepGrace: time.Hour,
 		RESTCredentials: "none", RESTCacheBytes: 64 << 20, ShutdownTimeout: 30 * time.Second,
 	}
@@ -206,6 +208,7 @@ func (c *Config) Fields() []Field {
 		{"default-partitions", &c.DefaultPartitions, "partitions of a topic that is created without a number"},
 		{"max-request-bytes", &c.MaxRequestBytes, "largest Kafka request, in bytes"},
 		{"max-connections", &c.MaxConnections, "most Kafka connections at a time"},
+		{"max-session-partitions", &c.MaxSessionPartitions, "most partitions in the fetch sessions of all Kafka connections"},
 		{"table-memory-bytes", &c.TableMemory, "memory for rows on their way into data files, in bytes"},
 		{"table-sweep-interval", &c.TableSweep, "how often files of tables that no commit took are looked for, and deleted"},
 		{"table-sweep-grace", &c.TableSweepGrace, "how long such a file is left alone after it was written or last named in the control log; half of it is longer than a request may be on its way to a catalog, and than clocks of nodes may differ"},
@@ -321,6 +324,7 @@ func (c *Config) bounds() error {
 		within("auth-timeout", c.AuthTimeout, 100*time.Millisecond, long),
 		within("reauth-interval", c.ReauthInterval, 0, long),
 		within("oauth-clock-skew", c.OAuthSkew, 0, time.Hour),
+		within("max-session-partitions", c.MaxSessionPartitions, 1, 10_000_000),
 		within("table-memory-bytes", c.TableMemory, 1, large),
 		within("rest-catalog-cache-bytes", c.RESTCacheBytes, 0, large),
 		within("shutdown-timeout", c.ShutdownTimeout, tick, long),

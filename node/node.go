@@ -157,6 +157,7 @@ func (n *Node) open(ctx context.Context) error {
 	n.broker, err = broker.Open(broker.Config{
 		MaxConnections: n.cfg.MaxConnections, MaxConnectionsPerAddress: n.cfg.MaxConnectionsPerAddress, AuthTimeout: n.cfg.AuthTimeout, MaxRequestBytes: n.cfg.MaxRequestBytes,
 		NoAutoCreate: !n.cfg.AutoCreateTopics, DefaultPartitions: n.cfg.DefaultPartitions,
+		MaxSessionPartitions: n.cfg.MaxSessionPartitions, Mover: n,
 		ReservedTopics: []string{group.Topic, "__transaction_state", control.TopicName},
 		PeerTopic:      control.TopicName, PeerClientID: control.ClientID,
 	}, n.listeners, n.access, n.set, groups, meta, n.store.Node(), n.log, n.metrics)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 
@@ -184,6 +185,22 @@ func (n *Node) movePartitions(w http.ResponseWriter, r *http.Request) {
 	}
 	status.Done = true
 	say()
+}
+
+// Move moves partitions from whoever leads them. With an error, some of them may have moved.
+func (n *Node) Move(ctx context.Context, ids []partition.ID, to streamstore.NodeID) error {
+	byLeader, err := n.planMove(ctx, moveRequest{Partitions: ids, To: to})
+	if err != nil {
+		return err
+	}
+	for leader, ids := range byLeader {
+		for chunk := range slices.Chunk(ids, moveChunk) {
+			if _, err := n.move(ctx, leader, chunk, to); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // planMove finds who leads what is to move, and refuses what cannot.

@@ -1,0 +1,29 @@
+package broker
+
+import (
+	"context"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// handleUpdateFeatures refuses every change: levels of features come with the program.
+func handleUpdateFeatures(_ context.Context, _ *Broker, r *request, req *kmsg.UpdateFeaturesRequest) kmsg.Response {
+	resp := kmsg.NewPtrUpdateFeaturesResponse()
+	if !r.may(opAlter, onCluster, cluster) {
+		resp.ErrorCode = kerr.ClusterAuthorizationFailed.Code
+		return resp
+	}
+	for _, u := range req.FeatureUpdates {
+		err := refuse(kerr.InvalidUpdateVersion, "feature %q: levels of features come with the version of Table Topic and cannot be set", u.Feature)
+		if r.version >= 2 { // has one error for all
+			resp.ErrorCode, resp.ErrorMessage = codeAndText(err)
+			break
+		}
+		result := kmsg.NewUpdateFeaturesResponseResult()
+		result.Feature = u.Feature
+		result.ErrorCode, result.ErrorMessage = codeAndText(err)
+		resp.Results = append(resp.Results, result)
+	}
+	return resp
+}
