@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/security"
 	"github.com/tabletopic/tabletopic/streamstore"
 )
 
@@ -233,5 +234,48 @@ func TestFeaturesAndQuorumAreRefused(t *testing.T) {
 	req.Version = 2
 	if resp := w.ask(req).(*kmsg.DescribeQuorumResponse); resp.ErrorCode != kerr.InvalidRequest.Code || resp.ErrorMessage == nil {
 		t.Errorf("%+v", resp)
+	}
+}
+
+// What administers the cluster is for those who may.
+func TestClusterOperationsNeedRights(t *testing.T) {
+	b := startSecured(t, Config{}, security.Config{})
+	b.topic(t, "t", 1)
+	alice := b.as(t, "alice", security.Plain)
+	elect := kmsg.NewPtrElectLeadersRequest()
+	elect.Topics = []kmsg.ElectLeadersRequestTopic{{Topic: "t", Partitions: []int32{0}}}
+	dirs := kmsg.NewPtrAlterReplicaLogDirsRequest()
+	dirs.Dirs = []kmsg.AlterReplicaLogDirsRequestDir{{Dir: logDir, Topics: []kmsg.AlterReplicaLogDirsRequestDirTopic{{Topic: "t", Partitions: []int32{0}}}}}
+	for _, req := range []kmsg.Request{
+		elect, dirs, kmsg.NewPtrDescribeLogDirsRequest(), kmsg.NewPtrAlterPartitionAssignmentsRequest(), kmsg.NewPtrListPartitionReassignmentsRequest(),
+		kmsg.NewPtrUpdateFeaturesRequest(), kmsg.NewPtrDescribeQuorumRequest(), kmsg.NewPtrListConfigResourcesRequest(),
+	} {
+		resp, err := alice.Broker(1).Request(t.Context(), req)
+		if err != nil {
+			t.Errorf("%T: %v", req, err)
+			continue
+		}
+		code := int16(0)
+		switch resp := resp.(type) {
+		case *kmsg.ElectLeadersResponse:
+			code = resp.ErrorCode
+		case *kmsg.AlterReplicaLogDirsResponse:
+			code = resp.Topics[0].Partitions[0].ErrorCode
+		case *kmsg.DescribeLogDirsResponse:
+			code = resp.ErrorCode
+		case *kmsg.AlterPartitionAssignmentsResponse:
+			code = resp.ErrorCode
+		case *kmsg.ListPartitionReassignmentsResponse:
+			code = resp.ErrorCode
+		case *kmsg.UpdateFeaturesResponse:
+			code = resp.ErrorCode
+		case *kmsg.DescribeQuorumResponse:
+			code = resp.ErrorCode
+		case *kmsg.ListConfigResourcesResponse:
+			code = resp.ErrorCode
+		}
+		if code != kerr.ClusterAuthorizationFailed.Code {
+			t.Errorf("%T: %v", req, kerr.ErrorForCode(code))
+		}
 	}
 }

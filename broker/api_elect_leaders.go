@@ -16,7 +16,9 @@ const electUnclean = 1 // else the preferred leader
 func handleElectLeaders(_ context.Context, b *Broker, r *request, req *kmsg.ElectLeadersRequest) kmsg.Response {
 	resp := kmsg.NewPtrElectLeadersResponse()
 	if !r.may(opAlter, onCluster, cluster) {
-		resp.ErrorCode = kerr.ClusterAuthorizationFailed.Code // version 0 has no place for it
+		if failed, ok := errorResponse(r, kerr.ClusterAuthorizationFailed.Code); ok {
+			return failed // version 0 has the error in each partition
+		}
 		return resp
 	}
 	if req.Topics == nil { // all; those that need no election are left out
