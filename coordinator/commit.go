@@ -17,7 +17,6 @@ import (
 
 	"github.com/tabletopic/tabletopic/catalog"
 	"github.com/tabletopic/tabletopic/internal/invariant"
-	"github.com/tabletopic/tabletopic/parquetio"
 )
 
 var (
@@ -162,6 +161,9 @@ func (c *Coordinator) change(v view, cm *Commit) (catalog.Commit, error) {
 	maps.Copy(out.Properties, p.totalsProperties(moved, v.position.Lost))
 	out.Properties[keyTopic] = c.topic.Name
 	out.Properties[keyProbe] = "ok"
+	if rules, err := RulesOf(c.cfg, c.table); err == nil && c.table.Properties()[keyMapping] != rules.String() { // an error is one that look gave
+		out.Properties[keyMapping] = rules.String()
+	}
 	s := Summary{Topic: c.topic.ID, Epoch: c.topic.Epoch, Commit: cm.ID, Ranges: cm.Ranges, Lost: append(cm.gaps(), v.accepted...)}
 	out.Summary = s.properties()
 	c.commits++
@@ -209,6 +211,9 @@ func (c *Coordinator) look(ctx context.Context) (view, error) {
 		return view{}, fmt.Errorf("%w: its id was %s and is %s", errReplaced, c.uuid, meta.TableUUID())
 	}
 	if err := CheckOwner(c.table, c.topic.Name); err != nil {
+		return view{}, err
+	}
+	if _, err := RulesOf(c.cfg, c.table); err != nil {
 		return view{}, err
 	}
 	v, err := look(snapshots{meta, nil}, c.topic.ID, c.topic.Epoch, c.cfg.OnRewind, c.heads)
@@ -317,13 +322,13 @@ func sleep(ctx context.Context, d time.Duration) error {
 // properties are set when the table is made.
 func (c *Coordinator) properties() iceberg.Properties {
 	return iceberg.Properties{
-		"format-version":                             "2",
+		"format-version":                             strconv.Itoa(c.cfg.FormatVersion),
 		"write.parquet.compression-codec":            "zstd",
 		"write.metadata.delete-after-commit.enabled": "true",
 		"write.metadata.previous-versions-max":       "20",
 		"history.expire.max-snapshot-age-ms":         strconv.FormatInt(c.cfg.ExpireAfter.Milliseconds(), 10),
 		"history.expire.min-snapshots-to-keep":       strconv.Itoa(c.cfg.ExpireRetain),
 		keyTopic:                                     c.topic.Name,
-		keyMapping:                                   strconv.Itoa(parquetio.MappingVersion),
+		keyMapping:                                   c.cfg.Rules.String(),
 	}
 }

@@ -61,12 +61,14 @@ type Config struct {
 	// OnIncompatible says what becomes of records whose schema the table cannot hold:
 	// IncompatibleDLQ, IncompatibleNewColumn or IncompatiblePause. IncompatibleDLQ if empty.
 	OnIncompatible string
-	Lag            time.Duration // records wait no longer than this for a round. 10 s if zero
-	Timeout        time.Duration // a round waits no longer than this for answers. 30 s if zero
-	MinBackoff     time.Duration // first pause between attempts at the catalog. 100 ms if zero
-	MaxBackoff     time.Duration // longest. 10 s if zero
-	StuckLags      int           // a table without a commit for so many lags, while records wait, is stuck. 10 if zero
-	Grace          time.Duration // of the [Sweeper]. 1 h if zero
+	Rules          parquetio.Rules // of the type mapping of a new table
+	FormatVersion  int             // of a new table. 2 if zero
+	Lag            time.Duration   // records wait no longer than this for a round. 10 s if zero
+	Timeout        time.Duration   // a round waits no longer than this for answers. 30 s if zero
+	MinBackoff     time.Duration   // first pause between attempts at the catalog. 100 ms if zero
+	MaxBackoff     time.Duration   // longest. 10 s if zero
+	StuckLags      int             // a table without a commit for so many lags, while records wait, is stuck. 10 if zero
+	Grace          time.Duration   // of the [Sweeper]. 1 h if zero
 
 	KeepAll      bool          // commits expire no snapshots
 	ExpireAfter  time.Duration // age of snapshots that a new table's commits expire. 1 h if zero
@@ -89,6 +91,9 @@ func (c *Config) setDefaults() {
 	if c.StuckLags <= 0 {
 		c.StuckLags = 10
 	}
+	if c.FormatVersion == 0 {
+		c.FormatVersion = 2
+	}
 	if c.OnRewind == "" {
 		c.OnRewind = RewindPause
 	}
@@ -96,7 +101,7 @@ func (c *Config) setDefaults() {
 
 // Schemas gives writer schemas as columns; [control.Schemas] says what its errors mean.
 type Schemas interface {
-	Value(ctx context.Context, w control.Writer) (*parquetio.ValueSchema, error)
+	Value(ctx context.Context, w control.Writer, rules parquetio.Rules) (*parquetio.ValueSchema, error)
 }
 
 // A Coordinator commits one topic. Only Run touches its fields, but for watch.
@@ -369,7 +374,7 @@ func (c *Coordinator) renew(ctx context.Context, v view) {
 // announceChange tells the workers of a schema, a partition spec, a sort order or write properties
 // that another writer set.
 func (c *Coordinator) announceChange(ctx context.Context, st *State) error {
-	if c.announced.equal(announcementOf(c.table)) {
+	if c.announced.equal(c.announcement()) {
 		return nil
 	}
 	c.fits = nil
@@ -434,12 +439,16 @@ type announcement struct {
 	writing             iceberg.Properties
 }
 
-func announcementOf(t *table.Table) announcement {
+func (c *Coordinator) announcement() announcement {
+	t := c.table
 	a := announcement{t.Schema().ID, t.Metadata().DefaultPartitionSpec(), t.Metadata().DefaultSortOrder(), iceberg.Properties{}}
 	for name, value := range t.Properties() {
 		if parquetio.IsWriteProperty(name) {
 			a.writing[name] = value
 		}
+	}
+	if rules, err := RulesOf(c.cfg, t); err == nil { // else look has refused the table
+		a.writing[keyMapping] = rules.String()
 	}
 	return a
 }
@@ -488,7 +497,7 @@ func (c *Coordinator) announce(ctx context.Context, st *State) error {
 		return err
 	}
 	meta, m := c.table.Metadata(), mapping(c.cfg, c.table)
-	c.announced = announcementOf(c.table)
+	c.announced = c.announcement()
 	return c.append(ctx, control.Table{
 		Epoch:         c.topic.Epoch,
 		UUID:          meta.TableUUID(),
@@ -575,20 +584,14 @@ func (c *Coordinator) foreseen(v view) {
 // fit makes or evolves the table so that it holds what w writes, and answers the worker.
 // A registry that is away leaves the question open: the worker asks again.
 func (c *Coordinator) fit(ctx context.Context, st *State, w control.Writer) error {
-	v := &parquetio.ValueSchema{}
-	if w != (control.Writer{}) {
-		var err error
-		if v, err = c.schemas.Value(ctx, w); control.Certain(err) {
+	for attempt := 0; ; attempt++ {
+		v, err := c.columns(ctx, w)
+		if control.Certain(err) {
 			return c.refuse(ctx, w, err)
 		} else if err != nil {
 			c.log.Warn("schema not read: the worker asks again", "error", err)
 			return nil
 		}
-		if w.Key {
-			v = v.AsKey()
-		}
-	}
-	for attempt := 0; ; attempt++ {
 		done, err := c.tryFit(ctx, v)
 		switch {
 		case errors.Is(err, errUnfit) && c.cfg.OnIncompatible == IncompatiblePause:
@@ -617,6 +620,22 @@ func (c *Coordinator) fit(ctx context.Context, st *State, w control.Writer) erro
 			return err
 		}
 	}
+}
+
+// columns returns what w writes, in the table as it is.
+func (c *Coordinator) columns(ctx context.Context, w control.Writer) (*parquetio.ValueSchema, error) {
+	if w == (control.Writer{}) {
+		return &parquetio.ValueSchema{}, nil
+	}
+	rules, err := RulesOf(c.cfg, c.table)
+	if err != nil {
+		return nil, err
+	}
+	v, err := c.schemas.Value(ctx, w, rules)
+	if err == nil && w.Key {
+		v = v.AsKey()
+	}
+	return v, err
 }
 
 func (c *Coordinator) refuse(ctx context.Context, w control.Writer, err error) error {

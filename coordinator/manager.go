@@ -105,7 +105,7 @@ func (m *Manager) Close() {
 // ConfigOf returns the settings of a topic's coordinator.
 func ConfigOf(t partition.TableConfig) Config {
 	return Config{
-		Namespace: t.Namespace, Table: t.Name, KafkaColumn: t.KafkaColumn, KeyColumn: t.ColumnOfKey(), PartitionBy: t.PartitionBy, SortBy: t.SortBy, Properties: t.Properties, OnRewind: t.OnRewind, OnRecreate: t.OnRecreate, OnIncompatible: t.OnIncompatible, Lag: t.TargetLag,
+		Namespace: t.Namespace, Table: t.Name, KafkaColumn: t.KafkaColumn, KeyColumn: t.ColumnOfKey(), PartitionBy: t.PartitionBy, SortBy: t.SortBy, Properties: t.Properties, OnRewind: t.OnRewind, OnRecreate: t.OnRecreate, OnIncompatible: t.OnIncompatible, Rules: t.Mapping, FormatVersion: t.FormatVersion, Lag: t.TargetLag,
 		KeepAll: !t.ExpireSnapshots, ExpireAfter: t.ExpireAfter, ExpireRetain: t.ExpireRetain,
 		StuckLags: t.StuckLags,
 	}

@@ -13,7 +13,7 @@ import (
 
 func partitionSchema(t *testing.T) *iceberg.Schema {
 	t.Helper()
-	v, err := parquetio.ParseAvro(`{"type":"record","name":"R","fields":[
+	v, err := parquetio.ParseAvro(parquetio.NewRules(), `{"type":"record","name":"R","fields":[
 		{"name":"id","type":"long"},{"name":"at","type":{"type":"long","logicalType":"timestamp-micros"}},
 		{"name":"at_day","type":"string"},{"name":"a_b","type":"int"},{"name":"Region","type":["null","string"]},
 		{"name":"a","type":{"type":"record","name":"A","fields":[{"name":"b","type":"string"},{"name":"tags","type":{"type":"array","items":"string"}}]}},

@@ -8,6 +8,7 @@ import (
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
 
+	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/parquetio"
 )
 
@@ -35,6 +36,21 @@ func plan(cfg Config, t *table.Table, v *parquetio.ValueSchema) (next *iceberg.S
 		return nil, false, fmt.Errorf("create table: %w", err)
 	}
 	return next, true, nil
+}
+
+// RulesOf returns the rules of the type mapping that a table follows, which it keeps. Those of the
+// settings are of a table that is to be made, and of one that no topic has filled yet.
+func RulesOf(cfg Config, t *table.Table) (parquetio.Rules, error) {
+	if t == nil {
+		return cfg.Rules, nil
+	}
+	text, has := t.Properties()[keyMapping]
+	if _, filled := t.Properties()[keyState]; !has && !filled || invariant.Off("mapping-of-the-table") {
+		rules := cfg.Rules
+		rules.Nanos = rules.Nanos && t.Metadata().Version() >= 3 // somebody else made it
+		return rules, nil
+	}
+	return parquetio.ParseRules(text)
 }
 
 // maxFormer bounds how many schemas before its current one tell the former names of a table's columns.

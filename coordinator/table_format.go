@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tabletopic/tabletopic/coordinator/control"
+	"github.com/tabletopic/tabletopic/parquetio"
 )
 
 // What a table says of its topic. This is the contract of the table: it is what recovery,
@@ -26,7 +27,7 @@ import (
 //	tabletopic.totals.N    what all commits have done, see totals_format.go
 //	tabletopic.lost.N      offsets of which no commit tells, see there
 //	tabletopic.heads       snapshots that hold the last data commit, see heads_format.go
-//	tabletopic.mapping     version of the type mapping, see package parquetio
+//	tabletopic.mapping     version and choices of the type mapping, see parquetio.Rules
 //	tabletopic.probe       "ok" after the catalog proved that it keeps properties
 //
 // Their values are text of at most 3,500 bytes (a Hive metastore keeps 4,000), fields between
@@ -59,7 +60,7 @@ const (
 	keyState    = "tabletopic.state"
 	keyOffsets  = "tabletopic.offsets."
 	keyProbe    = "tabletopic.probe"
-	keyMapping  = "tabletopic.mapping"
+	keyMapping  = parquetio.MappingProperty
 	keyTopicID  = "tabletopic.topic.id"
 	keyEpoch    = "tabletopic.epoch"
 	keyCommitID = "tabletopic.commit.id"

@@ -171,6 +171,48 @@ func protobufCases() []valueCase {
 				"2,9223372036854775808,9223372036854775807,2147483648,0,{}\n",
 		},
 		{
+			topic:    "pb-unsigned-as-text",
+			config:   []string{"table.topic.mapping.protobuf.uint64", "string"},
+			versions: []string{proto3(`message R { int64 id = 1; uint64 u = 2; map<fixed64, uint64> m = 3; }`)},
+			records:  []versioned{pb(0, `id: 1 u: 18446744073709551615 m { key: 9223372036854775808 value: 1 }`), pb(0, `id: 2`)},
+			columns:  "id, u, m",
+			want:     "id,u,m\n1,18446744073709551615,\"{\"\"9223372036854775808\"\":\"\"1\"\"}\"\n2,0,{}\n",
+		},
+		{
+			topic:    "pb-zero-as-null",
+			config:   []string{"table.topic.mapping.protobuf.zero.as.null", "true"},
+			versions: []string{proto3(`message R { int64 id = 1; int32 n = 2; string s = 3; optional int32 o = 4; repeated int32 l = 5; M m = 6; } message M { bool b = 1; }`)},
+			records:  []versioned{pb(0, `id: 1 n: 0 s: "" o: 0 l: [0] m {}`), pb(0, `id: 2 n: 1 s: "x" m { b: true }`), {0, rawBody{0, 8, 6, 16, 0, 26, 0}}},
+			columns:  "id, n, s, o, l, m",
+			want:     "id,n,s,o,l,m\n1,NULL,NULL,0,[0],\"{\"\"b\"\":null}\"\n2,1,x,NULL,[],\"{\"\"b\"\":true}\"\n6,NULL,NULL,NULL,[],NULL\n",
+		},
+		{
+			topic:    "pb-recursion-unfolded",
+			config:   []string{"table.topic.mapping.recursion", "depth:1"},
+			versions: []string{proto3(`message Node { int64 id = 1; repeated Node kids = 2; }`)},
+			records:  []versioned{pb(0, `id: 1`), pb(0, `id: 2 kids { id: 3 kids { id: 4 } }`)},
+			columns:  "id, kids",
+			want:     "id,kids\n1,[]\n2,\"[{\"\"id\"\":3,\"\"kids\"\":[\"\"{\\\"\"id\\\"\":4,\\\"\"kids\\\"\":[]}\"\"]}]\"\n",
+		},
+		{
+			topic:    "pb-recursion-refused",
+			config:   []string{"table.topic.mapping.recursion", "dlq"},
+			versions: []string{proto3(`message R { int64 id = 1; }`), proto3(`message R { int64 id = 1; R next = 2; }`)},
+			records:  []versioned{pb(0, `id: 1`), pb(1, `id: 2`), pb(0, `id: 3`)},
+			columns:  "id",
+			want:     "id\n1\n3\n",
+			dead:     1,
+		},
+		{
+			topic: "pb-decimals",
+			versions: []string{proto3(`import "confluent/meta.proto"; import "confluent/type/decimal.proto"; message R { int64 id = 1;
+				confluent.type.Decimal amount = 2 [(confluent.field_meta) = { params: [{ key: "precision", value: "10" }, { key: "scale", value: "2" }] }]; confluent.type.Decimal other = 3; }`)},
+			records: []versioned{pb(0, `id: 1 amount { value: "\x04\xd2" precision: 10 scale: 2 }`), pb(0, `id: 2 amount { value: "\xff\x85" scale: 2 } other { value: "\x01" scale: 1 }`), pb(0, `id: 3 amount { value: "\x01" scale: 3 }`), pb(0, `id: 4`)},
+			columns: "id, amount, other",
+			want:    "id,amount,other\n1,12.34,NULL\n2,-1.23,\"{\"\"precision\"\":0,\"\"scale\"\":1,\"\"value\"\":\"\"01\"\"}\"\n4,NULL,NULL\n",
+			dead:    1, // of another scale
+		},
+		{
 			topic:    "pb-maps",
 			versions: []string{proto3(`message R { int64 id = 1; map<string, V> m = 2; string after = 3; map<int32, string> by_number = 4; } message V { int32 a = 1; string b = 2; }`)},
 			records:  []versioned{pb(0, `id: 1 m { key: "k" value { a: 1 b: "x" } } m { key: "" value {} } after: "y" by_number { key: -7 value: "z" }`), pb(0, `id: 2`)},

@@ -73,6 +73,7 @@ type PartitionStatus struct {
 //	                                        with local=true as far as this node knows
 //	GET  /api/tables/{topic}                TableStatus
 //	POST /api/tables/{topic}/verify?deep=true&strict=true   VerifyStatus, …: JSON lines as it goes on
+//	POST /api/tables/{topic}/migrate-mapping?dry-run=true   MappingStatus
 func (n *Node) handleAPI(mux *http.ServeMux) {
 	mux.HandleFunc("GET /api/tables", func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), listPatience)
@@ -104,6 +105,7 @@ func (n *Node) handleAPI(mux *http.ServeMux) {
 		answer(w, http.StatusOK, list[0])
 	})
 	mux.HandleFunc("POST /api/tables/{topic}/verify", n.verifyTable)
+	mux.HandleFunc("POST /api/tables/{topic}/migrate-mapping", n.migrateMapping)
 }
 
 // listPatience is how long a list waits for the catalogs of its tables; those that have not

@@ -105,7 +105,12 @@ func (n *Node) dryRun(ctx context.Context, t metadata.Topic, cfg partition.Table
 		}
 		return c
 	}
-	v, err := n.schemas.Columns(ctx, r, message, earlier)
+	rules, err := coordinator.RulesOf(coordinator.ConfigOf(cfg), tbl)
+	if err != nil {
+		c.Outcome, c.Reason = schemaregistry.TableUnknown, err.Error()
+		return c
+	}
+	v, err := n.schemas.Columns(ctx, rules, r, message, earlier)
 	if err != nil {
 		if control.Certain(err) {
 			return refuse(err)

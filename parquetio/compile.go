@@ -343,6 +343,14 @@ func primitiveOp(n *node, t iceberg.Type) opcode {
 			return opNothing
 		}
 		return timeOps[n.logical]
+	case iceberg.TimestampTzNsType:
+		if n.logical == logicalTimestampNanos {
+			return opLong
+		}
+	case iceberg.TimestampNsType:
+		if n.logical == logicalLocalNanos {
+			return opLong
+		}
 	case iceberg.UUIDType:
 		switch {
 		case n.logical != logicalUUID:

@@ -283,7 +283,7 @@ func FuzzParseAvro(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, schema string) {
-		v, err := ParseAvro(schema)
+		v, err := ParseAvro(NewRules(), schema)
 		if err != nil {
 			return
 		}

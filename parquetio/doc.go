@@ -22,7 +22,10 @@
 // field ids for the same inputs. A hostile record costs memory in proportion to its own
 // size, up to a stated number of values.
 //
-// # Type mapping, version 1
+// # Type mapping
+//
+// This is version 2, with the choices of [NewRules]. A table keeps to the [Rules] with which it was
+// made. Version 1 differs from it in one row, which says so.
 //
 // Avro 1.12, section "Complex Types" and "Logical Types", to Iceberg spec, "Schemas and
 // Data Types":
@@ -41,8 +44,8 @@
 //	date                             date
 //	time-millis, -micros             time
 //	timestamp-millis, -micros        timestamptz; timestamp if adjust-to-utc is false
-//	timestamp-nanos                  timestamptz, rounded down to the microsecond
-//	local-timestamp-*                timestamp, likewise
+//	timestamp-nanos                  timestamptz, rounded down to the microsecond; timestamptz_ns in format version 3
+//	local-timestamp-*                timestamp, likewise; timestamp_ns
 //	decimal(p ≤ 38, s)               decimal(p, s)
 //	uuid (string, fixed(16))         uuid
 //	duration, and any other name     the base type: fixed[12] for duration
@@ -74,12 +77,14 @@
 //	google.protobuf.Duration         long: microseconds, rounded down
 //	google.protobuf.BoolValue, …     boolean, …: the type that is wrapped, optional
 //	google.protobuf.Struct, Value, ListValue   string: the value as JSON
+//	confluent.type.Decimal           decimal(p, s) if the option confluent.field_meta of the field has the
+//	                                 parameters precision and scale; a struct in version 1
 //	google.protobuf.Any              struct<type_url string, value binary>, as any other message
 //
 // A field with presence that is not set is NULL, whatever default the schema states: all of
 // proto2, messages, arms of a oneof, and what is declared optional or, in editions, explicit.
 // A field without presence that is not set has its zero value, for nothing tells it from one
-// that was set to zero. A record that lacks a required field is refused. Fields that the schema
+// that was set to zero; or both are NULL ([Rules.ZeroAsNull]). A record that lacks a required field is refused. Fields that the schema
 // does not have, extensions among them, are skipped; so is a field in the encoding of another
 // type. An entry of a map whose key comes again is replaced. Enums are open, as in proto3.
 //
@@ -180,10 +185,6 @@
 // its column; a number that its column does not hold, where 1.0 and 1e3 are integers; a time, a
 // decimal, and too many values as above.
 package parquetio
-
-// MappingVersion is the version of the type mapping above, kept as a property of each
-// table that follows it.
-const MappingVersion = 1
 
 // MaxValues bounds what one record may put into the lists and maps of its columns, counted
 // over all columns below them.

@@ -10,7 +10,7 @@ import (
 
 // From a writer schema and a record to the manifest entry of a data file.
 func Example() {
-	value, err := parquetio.ParseAvro(`{"type":"record","name":"Order","fields":[
+	value, err := parquetio.ParseAvro(parquetio.NewRules(), `{"type":"record","name":"Order","fields":[
 		{"name":"id","type":"long"}, {"name":"note","type":["null","string"]}]}`)
 	if err != nil {
 		panic(err)

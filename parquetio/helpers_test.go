@@ -30,7 +30,7 @@ type rig struct {
 
 func newRig(t testing.TB, schema string) *rig {
 	t.Helper()
-	v, err := ParseAvro(schema)
+	v, err := ParseAvro(NewRules(), schema)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -57,7 +57,7 @@ func (p *plainRig) grow(records ...string) error {
 	if !lacks {
 		p.t.Fatalf("%s needs nothing more, and the decoder says it does", records)
 	}
-	v, err := ParseJSONSchema(text)
+	v, err := ParseJSONSchema(NewRules(), text)
 	if err != nil {
 		return err
 	}

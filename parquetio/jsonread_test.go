@@ -244,7 +244,7 @@ func TestJSONLastPropertyCounts(t *testing.T) {
 
 // Keys of a JSON Schema are a column beside the values of another one, objects and single values.
 func TestJSONKeys(t *testing.T) {
-	value, err := ParseJSONSchema(`{"type":"object","properties":{"id":{"type":"integer"}}}`)
+	value, err := ParseJSONSchema(NewRules(), `{"type":"object","properties":{"id":{"type":"integer"}}}`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +253,7 @@ func TestJSONKeys(t *testing.T) {
 		`{"type":"integer"}`: {`7`: int64(7)},
 		`{"type":"object"}`:  {`{"a": 1}`: `{"a":1}`},
 	} {
-		key, err := ParseJSONSchema(schema)
+		key, err := ParseJSONSchema(NewRules(), schema)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -322,7 +322,7 @@ func TestJSONDoubles(t *testing.T) {
 
 // A column that must have a value gets none from null or absence, and the field is named.
 func TestJSONRequiredColumn(t *testing.T) {
-	value, err := ParseJSONSchema(`{"type":"object","properties":{"id":{"type":"integer"},"n":{"type":"string"}},"required":["id"]}`)
+	value, err := ParseJSONSchema(NewRules(), `{"type":"object","properties":{"id":{"type":"integer"},"n":{"type":"string"}},"required":["id"]}`)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ const maxSchemaSteps = 1 << 20
 // ParseJSONSchema maps a JSON Schema, of draft-04 to 2020-12, to columns. References are found by
 // their name or by the $id in them; nothing is ever read from a network. The error names the
 // field and the reason.
-func ParseJSONSchema(schema string, references ...Reference) (*ValueSchema, error) {
+func ParseJSONSchema(rules Rules, schema string, references ...Reference) (*ValueSchema, error) {
 	g := jsonGrapher{documents: map[string]*jsonTree{}, anchors: map[string]*jsonTree{}, known: map[string]*node{}}
 	for _, r := range references {
 		t, err := g.parse(r.Text)
@@ -46,7 +46,7 @@ func ParseJSONSchema(schema string, references ...Reference) (*ValueSchema, erro
 	if single {
 		record = &node{kind: wireRecord, fields: []nodeField{{name: rootColumn, node: root}}}
 	}
-	return newValueSchema(record, single, jsonSchema{root: record, single: single})
+	return newValueSchema(rules, record, single, jsonSchema{root: record, single: single})
 }
 
 // A jsonTree is a JSON value of a schema.

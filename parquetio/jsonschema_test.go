@@ -13,7 +13,7 @@ import (
 // newJSONRig is newRig for a JSON Schema.
 func newJSONRig(t testing.TB, schema string, references ...Reference) *rig {
 	t.Helper()
-	value, err := ParseJSONSchema(schema, references...)
+	value, err := ParseJSONSchema(NewRules(), schema, references...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +178,7 @@ func TestJSONSchemasThatAreRefused(t *testing.T) {
 		wide:   "more than 10000 columns",
 		fan:    "refers to itself too often",
 	} {
-		if _, err := ParseJSONSchema(schema); err == nil || !strings.Contains(err.Error(), message) {
+		if _, err := ParseJSONSchema(NewRules(), schema); err == nil || !strings.Contains(err.Error(), message) {
 			t.Errorf("%.100s: error %v, want %q", schema, err, message)
 		}
 	}
@@ -190,7 +190,7 @@ func FuzzParseJSONSchema(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, schema string) {
-		v, err := ParseJSONSchema(schema)
+		v, err := ParseJSONSchema(NewRules(), schema)
 		if err != nil {
 			return
 		}

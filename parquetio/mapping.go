@@ -42,7 +42,7 @@ type Reference struct {
 
 // ParseAvro maps an Avro schema to columns. References are the schemas that it
 // names, each after those that it names itself. The error names the field and the reason.
-func ParseAvro(schema string, references ...Reference) (*ValueSchema, error) {
+func ParseAvro(rules Rules, schema string, references ...Reference) (*ValueSchema, error) {
 	root, err := parseAvro(schema, references)
 	if err != nil {
 		return nil, err
@@ -51,12 +51,12 @@ func ParseAvro(schema string, references ...Reference) (*ValueSchema, error) {
 	if single {
 		root = &node{kind: wireRecord, fields: []nodeField{{name: rootColumn, node: root}}}
 	}
-	return newValueSchema(root, single, root)
+	return newValueSchema(rules, root, single, root)
 }
 
 // newValueSchema maps the fields of a record, which w reads, to columns.
-func newValueSchema(root *node, single bool, w writer) (*ValueSchema, error) {
-	m := mapper{open: map[*node]bool{root: true}, paths: map[string]string{}, aliases: map[string][]string{}}
+func newValueSchema(rules Rules, root *node, single bool, w writer) (*ValueSchema, error) {
+	m := mapper{rules: rules, open: map[*node]int{root: 1}, paths: map[string]string{}, aliases: map[string][]string{}}
 	fields, err := m.fields(root, "")
 	if err != nil {
 		return nil, err
@@ -67,7 +67,8 @@ func newValueSchema(root *node, single bool, w writer) (*ValueSchema, error) {
 
 // mapper walks a wire graph and unfolds it into column types, without ids.
 type mapper struct {
-	open    map[*node]bool    // records, arrays and maps that the walk is inside of
+	rules   Rules
+	open    map[*node]int     // records, arrays and maps that the walk is inside of, and how often
 	paths   map[string]string // in lower case, and as they are
 	aliases map[string][]string
 	depth   int
@@ -123,11 +124,14 @@ func (m *mapper) typeOf(n *node, path string) (t iceberg.Type, required bool, er
 	}
 	switch n.kind {
 	case wireRecord, wireArray, wireMap:
-		if m.open[n] {
+		switch within := m.open[n]; {
+		case within > 0 && m.rules.RefuseRecursion:
+			return nil, false, fmt.Errorf("field %s: %w", path, ErrRecursion)
+		case within > m.rules.Depth:
 			return iceberg.PrimitiveTypes.String, true, nil
 		}
-		m.open[n] = true
-		defer delete(m.open, n)
+		m.open[n]++
+		defer func() { m.open[n]-- }()
 	}
 	switch n.kind {
 	case wireNull:
@@ -156,7 +160,7 @@ func (m *mapper) typeOf(n *node, path string) (t iceberg.Type, required bool, er
 		}
 		return &iceberg.MapType{KeyType: iceberg.PrimitiveTypes.String, ValueType: value, ValueRequired: required}, true, nil
 	}
-	return n.primitiveType(), true, nil
+	return m.rules.primitiveType(n), true, nil
 }
 
 // itemType is typeOf for what a list or map holds, which must have some type.
@@ -175,6 +179,17 @@ func (n *node) nullable() bool {
 		}
 	}
 	return false
+}
+
+// primitiveType is that of the node, with nanoseconds if the table has them.
+func (r Rules) primitiveType(n *node) iceberg.Type {
+	switch {
+	case r.Nanos && n.logical == logicalTimestampNanos:
+		return iceberg.PrimitiveTypes.TimestampTzNs
+	case r.Nanos && n.logical == logicalLocalNanos:
+		return iceberg.PrimitiveTypes.TimestampNs
+	}
+	return n.primitiveType()
 }
 
 func (n *node) primitiveType() iceberg.Type {

@@ -89,7 +89,7 @@ func TestTypeMapping(t *testing.T) {
 		t.Run(test.field, func(t *testing.T) {
 			schema := `{"type":"record","name":"R","fields":[{"name":"x",` + test.field + `}]}`
 			if test.typ == "" {
-				if _, err := ParseAvro(schema); err == nil {
+				if _, err := ParseAvro(NewRules(), schema); err == nil {
 					t.Error("accepted")
 				}
 				return
@@ -196,7 +196,7 @@ func TestParseAvroRefuses(t *testing.T) {
 		{wide, "more than 10000 columns"},
 		{one(`{"type":"fixed","size":2000000000,"name":"F"}`), "field x: fixed of"},
 	} {
-		if _, err := ParseAvro(test.schema); err == nil || !strings.Contains(err.Error(), test.message) {
+		if _, err := ParseAvro(NewRules(), test.schema); err == nil || !strings.Contains(err.Error(), test.message) {
 			t.Errorf("error %v, want %q", err, test.message)
 		}
 	}
@@ -204,7 +204,7 @@ func TestParseAvroRefuses(t *testing.T) {
 
 // A schema may use the types of the schemas that it refers to.
 func TestReferences(t *testing.T) {
-	v, err := ParseAvro(`{"type":"record","name":"R","fields":[{"name":"a","type":"n.B"},{"name":"c","type":"n.B"}]}`,
+	v, err := ParseAvro(NewRules(), `{"type":"record","name":"R","fields":[{"name":"a","type":"n.B"},{"name":"c","type":"n.B"}]}`,
 		Reference{Text: `{"type":"fixed","name":"n.F","size":2}`}, Reference{Text: `{"type":"record","name":"B","namespace":"n","fields":[{"name":"f","type":"F"}]}`})
 	if err != nil {
 		t.Fatal(err)

@@ -37,7 +37,7 @@ var codecs = map[string]compress.Compression{
 // IsWriteProperty reports whether files follow the table property of that name.
 func IsWriteProperty(name string) bool {
 	switch name {
-	case propCodec, propLevel, propRowGroupBytes, propPageBytes, propDictBytes, propBloomBytes:
+	case MappingProperty, propCodec, propLevel, propRowGroupBytes, propPageBytes, propDictBytes, propBloomBytes:
 		return true
 	}
 	return strings.HasPrefix(name, propMetrics) || strings.HasPrefix(name, propBloom) || strings.HasPrefix(name, propBloomFPP)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/apache/iceberg-go"
@@ -19,7 +20,7 @@ const maxMessageIndexes = 32
 // or as a FileDescriptorProto in base64; message is as [SplitMessageIndexes] and
 // [MessageIndexes] return it. References are the files that it imports, directly or not, by
 // the path of the import. The error names the field and the reason.
-func ParseProtobuf(schema, message string, references ...Reference) (*ValueSchema, error) {
+func ParseProtobuf(rules Rules, schema, message string, references ...Reference) (*ValueSchema, error) {
 	file, err := compileProtobuf(schema, references)
 	if err != nil {
 		return nil, err
@@ -28,13 +29,13 @@ func ParseProtobuf(schema, message string, references ...Reference) (*ValueSchem
 	if err != nil {
 		return nil, err
 	}
-	m := protobufMapper{open: map[protoreflect.FullName]bool{}}
+	m := protobufMapper{rules: rules, open: map[protoreflect.FullName]int{}}
 	fields, err := m.fields(md, "")
 	if err != nil {
 		return nil, err
 	}
 	id := 0
-	return &ValueSchema{Fields: assignIDs(fields, &id), writer: protobufWriter{md}}, nil
+	return &ValueSchema{Fields: assignIDs(fields, &id), writer: protobufWriter{rules, md}}, nil
 }
 
 // MessageName returns the full name of a message that is given as [ParseProtobuf] takes it.
@@ -136,6 +137,7 @@ const (
 	wellKnownDuration            // long
 	wellKnownWrapper             // what it wraps, or null
 	wellKnownJSON                // string
+	wellKnownDecimal             // decimal
 )
 
 // wellKnownOf takes a message for what its name says only if it is from the file that
@@ -157,16 +159,51 @@ func wellKnownOf(m protoreflect.MessageDescriptor) wellKnown {
 	return ordinary
 }
 
+// wellKnownOf is [wellKnownOf] for the message of a field, which may say more about it.
+func (r Rules) wellKnownOf(f protoreflect.FieldDescriptor) wellKnown {
+	m := f.Message()
+	if m.ParentFile().Path() != "confluent/type/decimal.proto" || r.Version < 2 {
+		return wellKnownOf(m)
+	}
+	if _, _, ok := decimalParameters(f); ok {
+		return wellKnownDecimal
+	}
+	return ordinary
+}
+
+// decimalParameters returns what the option confluent.field_meta of a field says of decimals, and
+// false if it does not say what a column can have.
+func decimalParameters(f protoreflect.FieldDescriptor) (precision, scale int, ok bool) {
+	f.Options().ProtoReflect().Range(func(option protoreflect.FieldDescriptor, meta protoreflect.Value) bool {
+		if option.FullName() != "confluent.field_meta" || option.Message() == nil {
+			return true
+		}
+		params := meta.Message().Get(option.Message().Fields().ByName("params")).Map()
+		number := func(name string) int {
+			n, err := strconv.Atoi(params.Get(protoreflect.ValueOfString(name).MapKey()).String())
+			if err != nil {
+				return -1
+			}
+			return n
+		}
+		precision, scale = number("precision"), number("scale")
+		ok = precision >= 1 && precision <= 38 && scale >= 0 && scale <= precision
+		return false
+	})
+	return precision, scale, ok
+}
+
 // protobufMapper unfolds a message into column types, without ids.
 type protobufMapper struct {
-	open    map[protoreflect.FullName]bool // messages that the walk is inside of
+	rules   Rules
+	open    map[protoreflect.FullName]int // messages that the walk is inside of, and how often
 	depth   int
 	columns int
 }
 
 func (m *protobufMapper) fields(message protoreflect.MessageDescriptor, path string) ([]iceberg.NestedField, error) {
-	m.open[message.FullName()] = true
-	defer delete(m.open, message.FullName())
+	m.open[message.FullName()]++
+	defer func() { m.open[message.FullName()]-- }()
 	folded := map[string]string{}
 	var out []iceberg.NestedField
 	for i := range message.Fields().Len() {
@@ -181,7 +218,7 @@ func (m *protobufMapper) fields(message protoreflect.MessageDescriptor, path str
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, iceberg.NestedField{Name: name, Type: t, Required: !f.HasPresence() || f.Cardinality() == protoreflect.Required})
+		out = append(out, iceberg.NestedField{Name: name, Type: t, Required: !m.rules.nullable(f)})
 	}
 	return out, nil
 }
@@ -222,19 +259,25 @@ func (m *protobufMapper) valueType(f protoreflect.FieldDescriptor, path string) 
 	}
 	message := f.Message()
 	if message == nil {
-		return scalarType(f.Kind()), nil
+		return m.rules.scalarType(f.Kind()), nil
 	}
-	switch wellKnownOf(message) {
+	switch m.rules.wellKnownOf(f) {
+	case wellKnownDecimal:
+		precision, scale, _ := decimalParameters(f)
+		return iceberg.DecimalTypeOf(precision, scale), nil
 	case wellKnownTimestamp:
 		return iceberg.PrimitiveTypes.TimestampTz, nil
 	case wellKnownDuration:
 		return iceberg.PrimitiveTypes.Int64, nil
 	case wellKnownWrapper:
-		return scalarType(message.Fields().Get(0).Kind()), nil
+		return m.rules.scalarType(message.Fields().Get(0).Kind()), nil
 	case wellKnownJSON:
 		return iceberg.PrimitiveTypes.String, nil
 	}
-	if m.open[message.FullName()] {
+	switch within := m.open[message.FullName()]; {
+	case within > 0 && m.rules.RefuseRecursion:
+		return nil, fmt.Errorf("field %s: %w", path, ErrRecursion)
+	case within > m.rules.Depth:
 		return iceberg.PrimitiveTypes.String, nil
 	}
 	if m.depth++; m.depth > maxColumnDepth/2 {
@@ -251,7 +294,15 @@ func (m *protobufMapper) valueType(f protoreflect.FieldDescriptor, path string) 
 	return &iceberg.StructType{FieldList: fields}, nil
 }
 
-func scalarType(k protoreflect.Kind) iceberg.Type {
+// nullable reports whether the column of a field may be null.
+func (r Rules) nullable(f protoreflect.FieldDescriptor) bool {
+	if f.HasPresence() {
+		return f.Cardinality() != protoreflect.Required
+	}
+	return r.ZeroAsNull && f.Cardinality() != protoreflect.Repeated
+}
+
+func (r Rules) scalarType(k protoreflect.Kind) iceberg.Type {
 	switch k {
 	case protoreflect.BoolKind:
 		return iceberg.PrimitiveTypes.Bool
@@ -260,6 +311,9 @@ func scalarType(k protoreflect.Kind) iceberg.Type {
 	case protoreflect.Int64Kind, protoreflect.Sint64Kind, protoreflect.Sfixed64Kind, protoreflect.Uint32Kind, protoreflect.Fixed32Kind:
 		return iceberg.PrimitiveTypes.Int64
 	case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
+		if r.Uint64AsString {
+			return iceberg.PrimitiveTypes.String
+		}
 		return iceberg.DecimalTypeOf(20, 0)
 	case protoreflect.FloatKind:
 		return iceberg.PrimitiveTypes.Float32

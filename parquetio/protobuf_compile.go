@@ -9,6 +9,7 @@ import (
 )
 
 type protobufWriter struct {
+	rules   Rules
 	message protoreflect.MessageDescriptor
 }
 
@@ -50,9 +51,12 @@ type protobufField struct {
 	wire   protowire.Type
 	kind   protoreflect.Kind
 	wide   bool // int as long, float as double
-	number protowire.Number
-	col    int
-	oneof  int // index into the oneofs of the message, or -1
+	digits bool // a number as text
+	// zeroNull says that a zero is NULL: nothing tells it from a field that is not set.
+	zeroNull bool
+	number   protowire.Number
+	col      int
+	oneof    int // index into the oneofs of the message, or -1
 
 	symbols map[protoreflect.EnumNumber][]byte
 	zero    protoreflect.EnumNumber // the default of an enum
@@ -64,7 +68,10 @@ type protobufField struct {
 	known  wellKnown // of folded: what is not a timestamp or a duration becomes JSON
 	folded protoreflect.MessageDescriptor
 	slot   int // where the bytes of a folded message wait
-	depth  int // of a folded message in the record
+	// of a folded decimal
+	limit [2]uint64
+	scale int
+	depth int // of a folded message in the record
 }
 
 // protobufProgram is the message that a record is.
@@ -74,13 +81,14 @@ type protobufProgram struct {
 }
 
 func (w protobufWriter) compile(t *target) (program, error) {
-	c := protobufCompiler{target: t}
+	c := protobufCompiler{target: t, rules: w.rules}
 	root := c.message(w.message, t.top)
 	return protobufProgram{root, c.slots}, c.err
 }
 
 type protobufCompiler struct {
 	*target
+	rules Rules
 	slots int
 	depth int // of messages
 	err   error
@@ -193,8 +201,10 @@ func (c *protobufCompiler) field(fd protoreflect.FieldDescriptor, col int) proto
 	switch {
 	case fd.Cardinality() == protoreflect.Required:
 		f.absent = absentRefused
-	case !fd.HasPresence():
+	case !c.rules.nullable(fd):
 		f.absent = absentDefault
+	case !fd.HasPresence():
+		f.zeroNull = true
 	}
 	return f
 }
@@ -217,7 +227,7 @@ func (c *protobufCompiler) value(fd protoreflect.FieldDescriptor, col int) proto
 		c.scalar(&f, fd, typ)
 		return f
 	}
-	switch known := wellKnownOf(md); {
+	switch known := c.rules.wellKnownOf(fd); {
 	case known == wellKnownWrapper:
 		inner := md.Fields().Get(0)
 		f.shape, f.message = shapeWrapper, &protobufMessage{present: -1, fields: []protobufField{c.value(inner, col)}}
@@ -226,9 +236,13 @@ func (c *protobufCompiler) value(fd protoreflect.FieldDescriptor, col int) proto
 		f.shape, f.message, f.cells = shapeMessage, c.message(md, c.cols[col].kids), c.cellsOf(col)
 	case known == wellKnownTimestamp && typ.Equals(iceberg.PrimitiveTypes.TimestampTz),
 		known == wellKnownDuration && typ.Equals(iceberg.PrimitiveTypes.Int64),
+		known == wellKnownDecimal && isDecimal(fd, typ),
 		(known == wellKnownJSON || known == ordinary) && typ.Equals(iceberg.PrimitiveTypes.String):
 		f.shape, f.known, f.folded, f.slot = shapeFolded, known, md, c.slots
 		f.depth = c.depth + 1
+		if t, ok := typ.(iceberg.DecimalType); ok {
+			f.limit, f.scale = powerOfTen(t.Precision()), t.Scale()
+		}
 		c.slots++
 	default:
 		c.fail(col, "is %s, which does not hold the writer's %s", typ, md.FullName())
@@ -236,14 +250,22 @@ func (c *protobufCompiler) value(fd protoreflect.FieldDescriptor, col int) proto
 	return f
 }
 
+// isDecimal reports whether a column holds the decimals of fd.
+func isDecimal(fd protoreflect.FieldDescriptor, typ iceberg.Type) bool {
+	t, ok := typ.(iceberg.DecimalType)
+	precision, scale, _ := decimalParameters(fd)
+	return ok && t.Scale() == scale && t.Precision() >= precision
+}
+
 func (c *protobufCompiler) scalar(f *protobufField, fd protoreflect.FieldDescriptor, typ iceberg.Type) {
 	switch t := typ.(type) {
 	case iceberg.DecimalType:
-		if (f.kind == protoreflect.Uint64Kind || f.kind == protoreflect.Fixed64Kind) && t.Scale() == 0 && t.Precision() >= 20 {
+		if c.rules.scalarType(f.kind).Type() == iceberg.DecimalTypeOf(20, 0).Type() && t.Scale() == 0 && t.Precision() >= 20 {
 			return
 		}
 	default:
-		if typ.Equals(scalarType(f.kind)) {
+		if typ.Equals(c.rules.scalarType(f.kind)) {
+			f.digits = c.rules.Uint64AsString && (f.kind == protoreflect.Uint64Kind || f.kind == protoreflect.Fixed64Kind)
 			if e := fd.Enum(); e != nil {
 				f.zero, f.symbols = e.Values().Get(0).Number(), map[protoreflect.EnumNumber][]byte{}
 				for i := e.Values().Len() - 1; i >= 0; i-- { // the first of two aliases names the number
@@ -252,7 +274,7 @@ func (c *protobufCompiler) scalar(f *protobufField, fd protoreflect.FieldDescrip
 			}
 			return
 		}
-		if promotes(scalarType(f.kind), typ) {
+		if promotes(c.rules.scalarType(f.kind), typ) {
 			f.wide = true
 			return
 		}

@@ -3,6 +3,7 @@ package parquetio
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -119,7 +120,11 @@ func (b *Builder) value(f *protobufField, p []byte, i, base int) int {
 		if c.n > base {
 			truncate(b.cols, f.col, base)
 		}
-		return b.scalar(f, p, i)
+		next := b.scalar(f, p, i)
+		if f.zeroNull && next >= 0 && f.isZero(p[i:next]) {
+			truncate(b.cols, f.col, base)
+		}
+		return next
 	}
 	from, to, next := b.extent(f, p, i)
 	if next < 0 {
@@ -222,6 +227,24 @@ func (b *Builder) scalar(f *protobufField, p []byte, i int) int {
 	return i
 }
 
+// isZero reports whether p is the default of the field.
+func (f *protobufField) isZero(p []byte) bool {
+	switch f.wire {
+	case protowire.VarintType:
+		v, _ := readVarint(p, 0)
+		switch f.kind {
+		case protoreflect.EnumKind:
+			return protoreflect.EnumNumber(int32(v)) == f.zero
+		case protoreflect.Int32Kind, protoreflect.Uint32Kind, protoreflect.Sint32Kind:
+			return uint32(v) == 0
+		}
+		return v == 0
+	case protowire.BytesType:
+		return len(p) == 1 && p[0] == 0
+	}
+	return len(bytes.Trim(p, "\x00")) == 0
+}
+
 // number appends a scalar that is no string or bytes. Numbers of more bits than the field has
 // are cut, as all libraries do.
 func (b *Builder) number(f *protobufField, v uint64, at int) bool {
@@ -240,6 +263,9 @@ func (b *Builder) number(f *protobufField, v uint64, at int) bool {
 		}
 		return b.blob(f.col, name)
 	case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
+		if f.digits {
+			return b.digits(f, v, at)
+		}
 		c.data = binary.LittleEndian.AppendUint64(c.data, v)
 		c.data = binary.LittleEndian.AppendUint64(c.data, 0)
 		c.present()
@@ -264,6 +290,15 @@ func (b *Builder) number(f *protobufField, v uint64, at int) bool {
 	}
 	c.present()
 	return true
+}
+
+// digits appends a number as text.
+func (b *Builder) digits(f *protobufField, v uint64, at int) bool {
+	text := strconv.AppendUint(nil, v, 10)
+	if b.room -= len(text) / 8; b.room < 0 {
+		return b.failed(f.col, at, reasonMany) >= 0
+	}
+	return b.blob(f.col, text)
 }
 
 // zero appends the default of a scalar.
@@ -445,7 +480,52 @@ func (b *Builder) unfold(f *protobufField, raw []byte, at int) bool {
 		c.present()
 		return true
 	}
+	if f.known == wellKnownDecimal {
+		return b.protobufDecimal(f, raw, at)
+	}
 	return b.protobufJSON(f, raw, at)
+}
+
+// protobufDecimal appends a confluent.type.Decimal: value has the unscaled number in two's complement,
+// big-endian, and is nothing for zero.
+func (b *Builder) protobufDecimal(f *protobufField, raw []byte, at int) bool {
+	value, scale, ok := decimalParts(raw)
+	if !ok {
+		return b.failed(f.col, at, reasonField) >= 0
+	}
+	if len(value) == 0 {
+		value, scale = []byte{0}, int32(f.scale)
+	}
+	if int(scale) != f.scale {
+		return b.failed(f.col, at, fmt.Sprintf("decimal has the scale %d, and the column has %d", scale, f.scale)) >= 0
+	}
+	return b.decimal(&instruction{col: f.col, limit: f.limit}, &b.cols[f.col], value, at)
+}
+
+// decimalParts reads fields 1 and 3 of a confluent.type.Decimal; 2 is the precision.
+func decimalParts(p []byte) (value []byte, scale int32, ok bool) {
+	for len(p) > 0 {
+		number, wire, n := protowire.ConsumeTag(p)
+		if n < 0 || number > protowire.MaxValidNumber {
+			return nil, 0, false
+		}
+		p = p[n:]
+		switch {
+		case number == 1 && wire == protowire.BytesType:
+			value, n = protowire.ConsumeBytes(p)
+		case number == 3 && wire == protowire.VarintType:
+			var v uint64
+			v, n = protowire.ConsumeVarint(p)
+			scale = int32(v)
+		default:
+			n = protowire.ConsumeFieldValue(number, wire, p)
+		}
+		if n < 0 {
+			return nil, 0, false
+		}
+		p = p[n:]
+	}
+	return value, scale, true
 }
 
 // secondsAndNanos reads the two fields of a Timestamp or a Duration.

@@ -18,7 +18,7 @@ func TestRandomProtobufRoundTrips(t *testing.T) {
 	for seed := range uint64(150) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		schema := parquetiotest.RandomProtobuf(r)
-		value, err := ParseProtobuf(schema, "")
+		value, err := ParseProtobuf(NewRules(), schema, "")
 		if err != nil {
 			t.Fatalf("seed %d: %v\n%s", seed, err, schema)
 		}

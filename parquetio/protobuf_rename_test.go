@@ -13,7 +13,7 @@ func TestProtobufRenameByNumber(t *testing.T) {
 	const v2 = `syntax = "proto3"; message M { int64 id = 1; string account = 2; repeated Item lines = 3; map<string, Item> by = 4; int64 again = 5; string b = 6; string a = 7; Self self = 8; }
 		message Item { int32 count = 1; } message Self { string s = 1; Self self = 2; }`
 	parse := func(text string) *ValueSchema {
-		v, err := ParseProtobuf(text, "")
+		v, err := ParseProtobuf(NewRules(), text, "")
 		if err != nil {
 			t.Fatal(err)
 		}

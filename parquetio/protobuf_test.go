@@ -22,7 +22,7 @@ import (
 
 func mustProtobuf(t testing.TB, schema string, references ...Reference) *ValueSchema {
 	t.Helper()
-	v, err := ParseProtobuf(schema, "", references...)
+	v, err := ParseProtobuf(NewRules(), schema, "", references...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -353,7 +353,7 @@ func TestMessageIndexes(t *testing.T) {
 		if named, err := MessageIndexes(schema, test.name); err != nil || named != message {
 			t.Errorf("%s: indexes %x, of the payload %x, error %v", test.name, named, message, err)
 		}
-		v, err := ParseProtobuf(schema, message)
+		v, err := ParseProtobuf(NewRules(), schema, message)
 		if err != nil || v.Fields[0].Name != test.column {
 			t.Errorf("%s: columns %v, error %v", test.name, v, err)
 		}
@@ -368,7 +368,7 @@ func TestMessageIndexes(t *testing.T) {
 			t.Errorf("message %q was found", name)
 		}
 	}
-	if _, err := ParseProtobuf(schema, string(cat(long(1), long(2)))); err == nil {
+	if _, err := ParseProtobuf(NewRules(), schema, string(cat(long(1), long(2)))); err == nil {
 		t.Error("the third of two messages was found")
 	}
 	if n := testing.AllocsPerRun(10, func() { SplitMessageIndexes([]byte{0, 1}) }); n > 0 {
@@ -397,7 +397,7 @@ func TestProtobufReferences(t *testing.T) {
 	}
 	for _, bad := range []string{"", "bad", `message R { int32 x = 1;`, `syntax = "proto3"; import "common.proto"; message R {}`, `syntax = "proto3";`, `syntax = "proto3"; import "/"; message R {}`,
 		one3("int32 x = 1; int32 X = 2;"), one3("Z x = 1;"), strings.Repeat("message A {", 100), `syntax = "proto3"; message ` + strings.Repeat("A", 300) + ` {}`} {
-		if v, err := ParseProtobuf(bad, ""); err == nil {
+		if v, err := ParseProtobuf(NewRules(), bad, ""); err == nil {
 			t.Errorf("%.80s was accepted: %v", bad, v.Fields)
 		}
 	}
@@ -512,7 +512,7 @@ func FuzzParseProtobuf(f *testing.F) {
 	f.Add(`syntax = "proto2"; message R { optional group G = 1 { required int32 a = 2 [default = 3]; } extensions 100 to max; } extend R { optional R r = 100; }`)
 	f.Add(`edition = "2023"; option features.field_presence = IMPLICIT; message R { R r = 1 [features.message_encoding = DELIMITED]; }`)
 	f.Fuzz(func(t *testing.T, schema string) {
-		v, err := ParseProtobuf(schema, "")
+		v, err := ParseProtobuf(NewRules(), schema, "")
 		if err != nil {
 			return
 		}

@@ -14,7 +14,7 @@ import (
 
 func mustParse(t *testing.T, schema string) *ValueSchema {
 	t.Helper()
-	v, err := ParseAvro(schema)
+	v, err := ParseAvro(NewRules(), schema)
 	if err != nil {
 		t.Fatal(err)
 	}

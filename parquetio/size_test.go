@@ -16,7 +16,7 @@ import (
 // the same compression, dictionary included: at most a tenth more.
 func TestSizeOfRepeatedTexts(t *testing.T) {
 	python := lab.Path(t, "python", "venv", "bin", "python")
-	value, err := ParseAvro(one(`"string"`))
+	value, err := ParseAvro(NewRules(), one(`"string"`))
 	if err != nil {
 		t.Fatal(err)
 	}

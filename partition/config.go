@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tabletopic/tabletopic/parquetio"
 	"github.com/tabletopic/tabletopic/record"
 )
 
@@ -54,14 +55,16 @@ type TableConfig struct {
 	Properties      string        // for ParseProperties; those of the table that files follow
 	OnRewind        string        // pause, replay or accept
 	OnIncompatible  string        // dlq, new-column or pause
-	Validate        Validation    // of the parts that name a schema; ValidateValue and ValidateKey include it
-	SchemaCheck     string        // what a new schema that the table cannot hold meets at the registry: SchemaCheckOff, …
-	Value, Key      Payload       // how they become columns; keys do not if the format is FormatBytes
-	KeyColumn       string        // of the key, if it becomes one
-	Tolerance       string        // what becomes of a record that cannot become a row: TolerateDLQ, …
-	OnRecreate      string        // continue or pause
-	Start           string        // where a table begins; for ParseStart
-	Tombstone       string        // what a record without value becomes: TombstoneRow or TombstoneSkip
+	Mapping         parquetio.Rules
+	FormatVersion   int        // of a new table: 2 or 3
+	Validate        Validation // of the parts that name a schema; ValidateValue and ValidateKey include it
+	SchemaCheck     string     // what a new schema that the table cannot hold meets at the registry: SchemaCheckOff, …
+	Value, Key      Payload    // how they become columns; keys do not if the format is FormatBytes
+	KeyColumn       string     // of the key, if it becomes one
+	Tolerance       string     // what becomes of a record that cannot become a row: TolerateDLQ, …
+	OnRecreate      string     // continue or pause
+	Start           string     // where a table begins; for ParseStart
+	Tombstone       string     // what a record without value becomes: TombstoneRow or TombstoneSkip
 	// HoldMax is how much longer than retention says records are kept for a table that
 	// lags behind; negative is without end.
 	HoldMax time.Duration
@@ -115,7 +118,7 @@ func ParseTopicConfig(raw map[string]string) (TopicConfig, error) {
 	if err != nil {
 		return TopicConfig{}, err
 	}
-	var c TopicConfig
+	c := TopicConfig{Table: TableConfig{Mapping: parquetio.NewRules()}}
 	for _, k := range configKeys {
 		v, ok := raw[k.Name]
 		if !ok {
@@ -407,6 +410,14 @@ func tableKeys() []ConfigKey {
 			oneOf(func(c *TopicConfig, v string) { c.Table.SchemaCheck = v }, nil, SchemaCheckOff, SchemaCheckWarn, SchemaCheckEnforce)),
 		key("table.topic.validate", "string", string(ValidateNone), "What is validated of the values, and keys, that name the schema of a column before they are appended: none, nothing; id, that the schema is a version of the subject; full, that the payload becomes a row too.",
 			oneOf(func(c *TopicConfig, v string) { c.Table.Validate = Validation(v) }, nil, string(ValidateNone), string(ValidateID), string(ValidateFull))),
+		key("table.topic.mapping.recursion", "string", "json", "What a record inside itself becomes in a table that is made: json, text, or text below N levels of columns with depth:N; dlq, its records are dead letters.",
+			func(c *TopicConfig, v string) error { return c.Table.Mapping.SetRecursion(v) }),
+		key("table.topic.mapping.protobuf.zero.as.null", "boolean", "false", "In a table that is made, the zero of a Protobuf field without presence is null, for nothing tells it from one that is not set.",
+			boolean(func(c *TopicConfig, v bool) { c.Table.Mapping.ZeroAsNull = v })),
+		key("table.topic.mapping.protobuf.uint64", "string", "decimal", "What uint64 and fixed64 become in a table that is made: decimal, of 20 digits, or string.",
+			oneOf(func(c *TopicConfig, v string) { c.Table.Mapping.Uint64AsString = v == "string" }, nil, "decimal", "string")),
+		key("table.topic.format.version", "int", "2", "Format version of a table that is made: 2 or 3, which keeps nanoseconds, and the lineage of rows.",
+			integer(2, 3, func(c *TopicConfig, n int64) { c.Table.FormatVersion, c.Table.Mapping.Nanos = int(n), n == 3 })),
 		key("table.topic.hold.max.ms", "long", "604800000", "How much longer than retention says records are kept for a table that lags behind; -1 is without end.",
 			integer(-1, math.MaxInt64/int64(time.Millisecond), func(c *TopicConfig, n int64) { c.Table.HoldMax = time.Duration(n) * time.Millisecond })),
 		key("table.topic.schema.type", "string", "schema", "Where the schema of the values comes from.",

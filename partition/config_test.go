@@ -132,7 +132,7 @@ func TestTableSettingsAreDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	documented := map[string]string{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `(table\\.topic[a-z.]+)` \\| `?([^|`]*?)`? ?\\|").FindAllStringSubmatch(string(text), -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `(table\\.topic[a-z0-9.]+)` \\| `?([^|`]*?)`? ?\\|").FindAllStringSubmatch(string(text), -1) {
 		if _, twice := documented[m[1]]; twice {
 			t.Errorf("%s is there twice", m[1])
 		}

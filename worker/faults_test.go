@@ -445,7 +445,7 @@ func TestNewIncarnationOfATopic(t *testing.T) {
 // A table that was dropped and made again gets no file that was meant for the old one.
 func TestTableReplacedWhileFilesWait(t *testing.T) {
 	p := newPath(t, 1)
-	v, err := parquetio.ParseAvro(wideSchema)
+	v, err := parquetio.ParseAvro(parquetio.NewRules(), wideSchema)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -614,7 +614,7 @@ func TestRewind(t *testing.T) {
 func TestReplayFromBeforeTheFirstRowRecordsTheGap(t *testing.T) {
 	p := newPath(t, 1)
 	p.cfg.OnRewind = coordinator.RewindReplay
-	v, err := parquetio.ParseAvro(eventSchema)
+	v, err := parquetio.ParseAvro(parquetio.NewRules(), eventSchema)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -678,7 +678,7 @@ func TestTableOfAnotherTopicIsRefused(t *testing.T) {
 // first commit meets the first of the other.
 func TestTwoTopicsRaceForATable(t *testing.T) {
 	p := newPath(t, 1)
-	v, err := parquetio.ParseAvro(eventSchema)
+	v, err := parquetio.ParseAvro(parquetio.NewRules(), eventSchema)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,7 @@ func (i *tableInfo) lacks(x *parquetio.JSONInference) (w control.Writer, err err
 	if !lacks {
 		return w, errors.New("the columns of the table do not take the record, and others would not either")
 	}
-	v, err := parquetio.ParseJSONSchema(text)
+	v, err := parquetio.ParseJSONSchema(i.rules, text)
 	if err != nil {
 		return w, err
 	}

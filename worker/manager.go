@@ -80,7 +80,7 @@ func configOf(topic string, t partition.TableConfig, shared *Shared) Config {
 	return Config{
 		TargetFileBytes: t.TargetFileBytes, Grace: shared.Grace,
 		Value: t.Value.Of(topic + "-value"), Key: t.Key.Of(topic + "-key"), KeyColumn: t.ColumnOfKey(),
-		SkipTombstones: t.Tombstone == partition.TombstoneSkip, Tolerance: t.Tolerance,
+		SkipTombstones: t.Tombstone == partition.TombstoneSkip, Tolerance: t.Tolerance, Rules: t.Mapping,
 	}
 }
 

@@ -232,7 +232,7 @@ func (t *task) decoder(ctx context.Context, w control.Writer) (*parquetio.Decode
 		}
 		return t.keep(w, d), nil
 	}
-	v, err := t.w.schemas.Value(ctx, w)
+	v, err := t.w.schemas.Value(ctx, w, t.table.rules)
 	if err != nil {
 		return nil, t.unknown(err)
 	}

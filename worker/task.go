@@ -710,7 +710,7 @@ func (w *Worker) firstWriter(ctx context.Context, p *part, from int64) (none con
 			if writer.Format == control.FormatJSON {
 				return none, true, nil // its columns come when they are needed
 			}
-			_, err = w.schemas.Value(ctx, writer)
+			_, err = w.schemas.Value(ctx, writer, w.cfg.Rules)
 			if err == nil {
 				return writer, true, nil
 			}

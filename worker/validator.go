@@ -207,7 +207,7 @@ func (v *Validator) decoder(ctx context.Context, w control.Writer) (d alone, rea
 	if known {
 		return d, "", nil
 	}
-	value, err := v.schemas.Value(ctx, w)
+	value, err := v.schemas.Value(ctx, w, parquetio.NewRules())
 	switch {
 	case err != nil && control.Certain(err):
 		return d, err.Error(), nil

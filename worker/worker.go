@@ -62,7 +62,7 @@ var ErrBelowStart = errors.New("offset below the log's start")
 
 // Schemas gives writer schemas as columns; [control.Schemas] says what its errors mean.
 type Schemas interface {
-	Value(ctx context.Context, w control.Writer) (*parquetio.ValueSchema, error)
+	Value(ctx context.Context, w control.Writer, rules parquetio.Rules) (*parquetio.ValueSchema, error)
 	Indexed(ctx context.Context, id int32) (bool, error)
 	Latest(ctx context.Context, subject, message string) (control.Writer, error)
 	GUID(ctx context.Context, guid uuid.UUID) (int32, error)
@@ -108,6 +108,7 @@ type Config struct {
 	Key             partition.Payload // what keys are, if they become a column
 	KeyColumn       string            // that they become; none if empty
 	SkipTombstones  bool              // a record without value becomes nothing, instead of a row of nulls
+	Rules           parquetio.Rules   // of the type mapping, while there is no table
 	Tolerance       string            // partition.TolerateDLQ, …: what becomes of a record that cannot become a row. TolerateDLQ if empty
 	// Start returns where a partition begins of which the table has nothing; at the start of its
 	// log if nil.
@@ -176,6 +177,7 @@ type part struct {
 type tableInfo struct {
 	control.Table
 	mapping parquetio.Mapping
+	rules   parquetio.Rules
 	schema  *iceberg.Schema
 	spec    iceberg.PartitionSpec
 	writing parquetio.WriterConfig
@@ -434,13 +436,16 @@ func (w *Worker) describe(ctx context.Context, e control.Table) {
 	if err == nil && len(e.Order) > 0 {
 		err = t.writing.Order.UnmarshalJSON(e.Order)
 	}
-	if err != nil {
-		w.log.Error("the coordinator described a table that cannot be read; is it a newer release?", "error", err)
-		return
-	}
 	properties := iceberg.Properties{}
 	for _, p := range e.Writing {
 		properties[p.Name] = p.Value
+	}
+	if err == nil {
+		t.rules, err = parquetio.ParseRules(properties[parquetio.MappingProperty])
+	}
+	if err != nil {
+		w.log.Error("the coordinator described a table that cannot be read; is it a newer release?", "error", err)
+		return
 	}
 	if err := t.writing.Configure(properties); err != nil {
 		w.log.Warn("files are written without it", "error", err)
@@ -453,7 +458,7 @@ func (w *Worker) describe(ctx context.Context, e control.Table) {
 		w.begin(ctx, t, e.Next)
 		return
 	}
-	if w.table.schema.ID != t.schema.ID || w.table.spec.ID() != t.spec.ID() || !reflect.DeepEqual(w.table.mapping, t.mapping) || !reflect.DeepEqual(w.table.writing, t.writing) {
+	if w.table.schema.ID != t.schema.ID || w.table.spec.ID() != t.spec.ID() || !reflect.DeepEqual(w.table.mapping, t.mapping) || w.table.rules != t.rules || !reflect.DeepEqual(w.table.writing, t.writing) {
 		w.seal(ctx) // a file has one table schema, one partition spec and one sort order
 	} else {
 		t = w.table

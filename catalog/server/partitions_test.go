@@ -34,7 +34,7 @@ func partitionedValues() (texts []string, times []time.Time) {
 // writePartitioned makes a table with partitions of every kind and one row for each value.
 func writePartitioned(t *testing.T, c *catalogsql.Catalog, locator catalog.Locator) *table.Table {
 	t.Helper()
-	value, err := parquetio.ParseAvro(`{"type":"record","name":"R","fields":[{"name":"id","type":"long"},{"name":"p","type":["null","string"]},
+	value, err := parquetio.ParseAvro(parquetio.NewRules(), `{"type":"record","name":"R","fields":[{"name":"id","type":"long"},{"name":"p","type":["null","string"]},
 		{"name":"moment","type":{"type":"long","logicalType":"timestamp-micros"}},{"name":"box","type":{"type":"record","name":"I","fields":[{"name":"id","type":"int"}]}}]}`)
 	if err != nil {
 		t.Fatal(err)

@@ -46,8 +46,14 @@ type Schemas struct {
 	names  Names
 
 	mu    sync.Mutex
-	known map[Writer]columns  // guarded by mu
+	known map[mapped]columns  // guarded by mu
 	guids map[uuid.UUID]int32 // guarded by mu
+}
+
+// mapped is a writer, as the rules of some table have it.
+type mapped struct {
+	writer Writer
+	rules  parquetio.Rules
 }
 
 // columns are what a writer writes, or why that is certain not to become columns: each of its
@@ -64,7 +70,7 @@ const maxSchemas = 1000
 
 // NewSchemas returns a cache over a registry.
 func NewSchemas(lookup Lookup, names Names) *Schemas {
-	return &Schemas{lookup: lookup, names: names, known: map[Writer]columns{}, guids: map[uuid.UUID]int32{}}
+	return &Schemas{lookup: lookup, names: names, known: map[mapped]columns{}, guids: map[uuid.UUID]int32{}}
 }
 
 // Indexed reports whether payloads of a schema have the indexes of a message in front, as those of
@@ -121,11 +127,11 @@ func (s *Schemas) GUID(ctx context.Context, guid uuid.UUID) (int32, error) {
 	return id, nil
 }
 
-// Value returns the columns of w. Its error is metadata.ErrSchemaNotExist or ErrUnusableSchema if
-// that is certain; any other may pass.
-func (s *Schemas) Value(ctx context.Context, w Writer) (*parquetio.ValueSchema, error) {
+// Value returns the columns of w in a table of such rules. Its error is metadata.ErrSchemaNotExist
+// or ErrUnusableSchema if that is certain; any other may pass.
+func (s *Schemas) Value(ctx context.Context, w Writer, rules parquetio.Rules) (*parquetio.ValueSchema, error) {
 	s.mu.Lock()
-	c, ok := s.known[w]
+	c, ok := s.known[mapped{w, rules}]
 	s.mu.Unlock()
 	switch {
 	case ok:
@@ -135,7 +141,7 @@ func (s *Schemas) Value(ctx context.Context, w Writer) (*parquetio.ValueSchema, 
 	case w.Format == FormatBytes:
 		return parquetio.BytesValue(), nil
 	case w.Format == FormatJSON:
-		v, err := parquetio.ParseJSONSchema(w.Text)
+		v, err := parquetio.ParseJSONSchema(rules, w.Text)
 		if err != nil {
 			return nil, fmt.Errorf("schema %s: %w: %w", w, ErrUnusableSchema, err)
 		}
@@ -151,7 +157,7 @@ func (s *Schemas) Value(ctx context.Context, w Writer) (*parquetio.ValueSchema, 
 			return nil, fmt.Errorf("versions before schema %s: %w", w, err)
 		}
 	}
-	if c.value, err = s.Columns(ctx, r, w.Message, earlier); err != nil {
+	if c.value, err = s.Columns(ctx, rules, r, w.Message, earlier); err != nil {
 		err = fmt.Errorf("schema %s: %w", w, err)
 		if !Certain(err) {
 			return nil, err
@@ -163,21 +169,21 @@ func (s *Schemas) Value(ctx context.Context, w Writer) (*parquetio.ValueSchema, 
 	if len(s.known) >= maxSchemas {
 		clear(s.known)
 	}
-	s.known[w] = c
+	s.known[mapped{w, rules}] = c
 	return c.value, c.err
 }
 
 // Columns returns what a schema, which need not be registered yet, writes as columns: for Protobuf
 // the message with these indexes, empty for the first, after the versions that came before it, newest
 // first. Its errors are those of Value.
-func (s *Schemas) Columns(ctx context.Context, r RegisteredSchema, message string, earlier []int32) (v *parquetio.ValueSchema, err error) {
+func (s *Schemas) Columns(ctx context.Context, rules parquetio.Rules, r RegisteredSchema, message string, earlier []int32) (v *parquetio.ValueSchema, err error) {
 	switch r.Type {
 	case "", "AVRO":
-		v, err = parquetio.ParseAvro(r.Text, r.References...)
+		v, err = parquetio.ParseAvro(rules, r.Text, r.References...)
 	case typeProtobuf:
-		v, err = parquetio.ParseProtobuf(r.Text, message, r.References...)
+		v, err = parquetio.ParseProtobuf(rules, r.Text, message, r.References...)
 	case "JSON":
-		v, err = parquetio.ParseJSONSchema(r.Text, r.References...)
+		v, err = parquetio.ParseJSONSchema(rules, r.Text, r.References...)
 	default:
 		err = fmt.Errorf("type %s has no table mapping", r.Type)
 	}
@@ -205,7 +211,7 @@ func (s *Schemas) renamed(ctx context.Context, message string, v *parquetio.Valu
 		if err != nil {
 			return err
 		}
-		if earlier, err := parquetio.ParseProtobuf(r.Text, message, r.References...); err == nil { // else it never made columns
+		if earlier, err := parquetio.ParseProtobuf(parquetio.Rules{}, r.Text, message, r.References...); err == nil { // else it never made columns
 			v.Renamed(earlier)
 		}
 	}

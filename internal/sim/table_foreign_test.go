@@ -270,7 +270,7 @@ func (f *foreigner) rollBack() (*table.Table, error) {
 
 // tableSchema has the columns of a writer schema, and those of the log.
 func tableSchema(id int32) (*iceberg.Schema, error) {
-	v, err := parquetio.ParseAvro(writerSchemas[id])
+	v, err := parquetio.ParseAvro(parquetio.NewRules(), writerSchemas[id])
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,121 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/apache/iceberg-go"
+	"github.com/apache/iceberg-go/table"
+
+	"github.com/tabletopic/tabletopic/catalog"
+	"github.com/tabletopic/tabletopic/coordinator"
+	"github.com/tabletopic/tabletopic/coordinator/control"
+	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/parquetio"
+	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/schemaregistry"
+)
+
+// MappingStatus is what a migration of the type mapping does, or would do, to a table.
+type MappingStatus struct {
+	Topic    string                        `json:"topic"`
+	Table    string                        `json:"table"`
+	From     string                        `json:"from"` // rules, as parquetio.Rules writes them
+	To       string                        `json:"to"`
+	Migrated bool                          `json:"migrated"`
+	Columns  []schemaregistry.ColumnChange `json:"columns"` // when the next record of the latest schemas comes
+}
+
+// migrateMapping has a table follow the newest version of the type mapping, with the choices of the
+// topic's settings.
+func (n *Node) migrateMapping(w http.ResponseWriter, r *http.Request) {
+	t, cfg, err := n.tableOf(r.PathValue("topic"))
+	if err != nil {
+		answer(w, http.StatusNotFound, message(err))
+		return
+	}
+	status, err := n.migrate(r.Context(), t, cfg, r.URL.Query().Get("dry-run") == "true")
+	if err != nil {
+		answer(w, http.StatusConflict, message(fmt.Errorf("table of topic %s: %w", t.Name, err)))
+		return
+	}
+	answer(w, http.StatusOK, status)
+}
+
+// migrationAttempts is how often a migration begins again because somebody else changed the table.
+const migrationAttempts = 20
+
+func (n *Node) migrate(ctx context.Context, t metadata.Topic, cfg partition.TableConfig, dryRun bool) (*MappingStatus, error) {
+	for attempt := 1; ; attempt++ {
+		id, tbl, err := n.load(ctx, t, cfg)
+		if err != nil && !errors.Is(err, catalog.ErrNoTable) { // it is made as the settings say
+			return nil, err
+		}
+		from, err := coordinator.RulesOf(coordinator.ConfigOf(cfg), tbl)
+		if err != nil {
+			return nil, err
+		}
+		s := &MappingStatus{Topic: t.Name, Table: strings.Join(id, "."), From: from.String(), To: cfg.Mapping.String(), Columns: []schemaregistry.ColumnChange{}}
+		if tbl != nil && cfg.Mapping.Nanos && tbl.Metadata().Version() < 3 {
+			return nil, fmt.Errorf("table.topic.format.version is 3 and the table has format version %d: upgrade the table with an engine, or set table.topic.format.version=2", tbl.Metadata().Version())
+		}
+		for _, key := range []bool{false, true} {
+			changes, err := n.remapped(ctx, t.Name, cfg, tbl, key)
+			if err != nil {
+				return nil, err
+			}
+			s.Columns = append(s.Columns, columnsOf(changes)...)
+		}
+		if dryRun || from == cfg.Mapping {
+			return s, nil
+		}
+		cat, err := n.catalog(cfg.Catalog)
+		if err != nil {
+			return nil, err
+		}
+		_, err = cat.Commit(ctx, tbl, catalog.Commit{Properties: iceberg.Properties{parquetio.MappingProperty: cfg.Mapping.String()}})
+		if err == nil {
+			s.Migrated = true
+			return s, nil
+		}
+		// Whatever came of it, the next attempt reads.
+		if attempt == migrationAttempts || !errors.Is(err, catalog.ErrCommitConflict) && !errors.Is(err, catalog.ErrCommitUnknown) {
+			return nil, err
+		}
+	}
+}
+
+// remapped returns how the table changes with the next record of the latest schema of values, or of
+// keys, under the rules of the settings.
+func (n *Node) remapped(ctx context.Context, topic string, cfg partition.TableConfig, tbl *table.Table, key bool) ([]coordinator.ColumnChange, error) {
+	payload := cfg.Value
+	if key {
+		payload = cfg.Key
+	}
+	if payload.Format != partition.FormatSchemaID && payload.Format != partition.FormatLatest {
+		return nil, nil
+	}
+	subject := payload.Of(partition.TopicNameStrategy.Subject(topic, key, "")).Subject
+	w, err := n.schemas.Latest(ctx, subject, payload.Message)
+	if errors.Is(err, metadata.ErrSchemaNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	v, err := n.schemas.Value(ctx, w, cfg.Mapping)
+	if err != nil {
+		return nil, err
+	}
+	if key {
+		v = v.AsKey()
+	}
+	changes, err := coordinator.DryRun(coordinator.ConfigOf(cfg), tbl, v)
+	if err != nil && !control.Certain(err) {
+		err = fmt.Errorf("records of subject %s would not fit any more: %w; with table.topic.on.incompatible=new-column they get columns of their own", subject, err)
+	}
+	return changes, err
+}
