@@ -157,7 +157,8 @@
 // text; dates, times, timestamps and UUIDs are text as above, a timestamp without an offset; binary
 // is base64. Properties for which there is no column get one ([Mapping.InferJSON]) when they first
 // have a value: null, [] and {}, and what holds nothing else, are none, and are NULL where they do
-// not fit. Any other value that does not fit its column is refused.
+// not fit. Any other value that does not fit its column is refused, or goes to a column beside it
+// ([Mapping.NewColumns]): the first of x, x__v2, x__v3 and so on that holds it.
 //
 //	true, false             boolean
 //	number                  long if all are written without point and exponent and fit 64 bits, else double

@@ -1,7 +1,9 @@
 package parquetio
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -84,13 +86,14 @@ func plainNode(t iceberg.Type) *node {
 // only grows with the records that are added.
 type JSONInference struct {
 	mapping Mapping
+	holders map[string]*holder // by the path of a column
 	root    inferred
 	columns int // of the table, with those found
 }
 
 // InferJSON begins an inference. The table is nil if there is none yet.
 func (m Mapping) InferJSON(table *iceberg.Schema) *JSONInference {
-	x := &JSONInference{mapping: m}
+	x := &JSONInference{mapping: m, holders: map[string]*holder{}}
 	columns := []iceberg.NestedField{}
 	if table != nil {
 		cols, _ := layout(table)
@@ -122,7 +125,8 @@ const (
 type inferred struct {
 	column iceberg.Type // of the table; nil if it lacks one
 	kind   inferredKind
-	names  []string // of an object, in the order in which they were seen
+	name   string   // of the property
+	names  []string // keys of an object's fields, in the order in which they were seen
 	fields map[string]*inferred
 	item   *inferred // of an array, or of a map of the table
 }
@@ -257,14 +261,23 @@ func (r *inferrer) property(n *inferred, path, name string, i, depth int) int {
 	if !typed || r.err != nil {
 		return end
 	}
-	at := join(path, name)
+	var column iceberg.Type
 	key := strings.ToLower(name) // what differs by case alone has one column
+	if s, ok := n.column.(*iceberg.StructType); ok {
+		column = r.columnOf(s, name)
+		if column != nil && r.mapping.NewColumns {
+			var holds string
+			if holds, column = r.columnThatHolds(s, path, name, r.p[i:end]); column != nil {
+				name, key = holds, strings.ToLower(holds)
+			} else {
+				key += beside
+			}
+		}
+	}
+	at := join(path, name)
 	f := n.fields[key]
 	if f == nil {
-		f = &inferred{}
-		if s, ok := n.column.(*iceberg.StructType); ok {
-			f.column = r.columnOf(s, name)
-		}
+		f = &inferred{name: name, column: column}
 		if f.column == nil {
 			switch {
 			case n == &r.root && r.mapping.reserved(name):
@@ -285,7 +298,7 @@ func (r *inferrer) property(n *inferred, path, name string, i, depth int) int {
 			n.fields = map[string]*inferred{}
 		}
 		n.fields[key] = f
-		n.names = append(n.names, name)
+		n.names = append(n.names, key)
 		r.undo = append(r.undo, func() {
 			delete(n.fields, key)
 			n.names = n.names[:len(n.names)-1]
@@ -295,6 +308,59 @@ func (r *inferrer) property(n *inferred, path, name string, i, depth int) int {
 		})
 	}
 	return r.value(f, at, i, depth+1)
+}
+
+// beside ends the key of what none of the columns of a property holds.
+const beside = "\x00"
+
+// lacks reports whether the table lacks something of n.
+func (n *inferred) lacks() bool {
+	_, lacks := n.appendSchema(nil)
+	return lacks
+}
+
+// columnThatHolds returns the first of the columns of a property that takes a value, nil if none does.
+func (r *inferrer) columnThatHolds(s *iceberg.StructType, path, name string, value []byte) (string, iceberg.Type) {
+	for at, k := name, 2; ; at, k = another(name, k), k+1 {
+		t := r.columnOf(s, at)
+		if t == nil || r.holds(join(path, at), t, value) {
+			return at, t
+		}
+	}
+}
+
+// A holder tries values on a column.
+type holder struct {
+	decoder *Decoder
+	builder *Builder
+}
+
+// holds reports whether a column takes a value, but for what columns inside of it would get beside
+// them.
+func (x *JSONInference) holds(path string, t iceberg.Type, value []byte) bool {
+	h := x.holders[path]
+	if h == nil {
+		table := iceberg.NewSchema(0, iceberg.NestedField{ID: math.MaxInt32, Name: rootColumn, Type: t})
+		b, err := NewBuilder(table, "")
+		if err != nil {
+			return false
+		}
+		target := &target{mapping: Mapping{NewColumns: true}}
+		target.cols, target.top = layout(table)
+		root := &node{kind: wireRecord, fields: []nodeField{{name: rootColumn, node: plainNode(t)}}}
+		p, err := jsonSchema{root: root, single: true, plain: true}.compile(target)
+		if err != nil {
+			return false
+		}
+		h = &holder{&Decoder{table, noKey, p}, b}
+		x.holders[path] = h
+	}
+	err := h.builder.Append(h.decoder, value, RecordMeta{})
+	for _, i := range h.builder.top {
+		truncate(h.builder.cols, i, 0)
+	}
+	h.builder.rows = 0
+	return err == nil || errors.Is(err, ErrLacksColumn)
 }
 
 // columnOf returns the type of the column that properties of that name have, nil if there is none.
@@ -378,14 +444,17 @@ func (n *inferred) appendSchema(dst []byte) (out []byte, lacks bool) {
 	case inferredObject:
 		dst = append(dst, `{"type":"object","properties":{`...)
 		first := true
-		for _, name := range n.names {
-			at := len(dst)
+		for _, key := range n.names {
+			at, f := len(dst), n.fields[key]
+			if of, is := strings.CutSuffix(key, beside); is && n.fields[of] != nil && n.fields[of].lacks() {
+				continue // one at a time: both have the same name
+			}
 			if !first {
 				dst = append(dst, ',')
 			}
-			dst = append(appendQuoted(dst, []byte(name)), ':')
+			dst = append(appendQuoted(dst, []byte(f.name)), ':')
 			var inner bool
-			if dst, inner = n.fields[strings.ToLower(name)].appendSchema(dst); !inner {
+			if dst, inner = f.appendSchema(dst); !inner {
 				dst = dst[:at]
 				continue
 			}

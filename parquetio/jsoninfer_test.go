@@ -356,6 +356,69 @@ func TestPlainJSONIntoColumnsOfUsers(t *testing.T) {
 	}
 }
 
+// With new-column, what does not fit the column of a property is in one beside it: the first that
+// holds it, however kinds alternate, also inside of structs and lists; and a column that would fit
+// widened is widened.
+func TestMisfitsOfPlainJSONGetColumnsBeside(t *testing.T) {
+	p := newPlainRig(t)
+	p.mapping.NewColumns = true
+	records := []string{
+		`{"x":1,"s":{"a":true},"l":[{"b":1}]}`,
+		`{"x":1.5}`,
+		`{"x":"a","s":{"a":"b"},"l":[{"b":"c"},{"b":2}]}`,
+		`{"x":2,"s":"no struct","l":7}`,
+		`{"x":{"y":1},"s":{"a":false}}`,
+		`{"x":[1]}`,
+		`{"x__v2":3,"x":2.5}`,
+	}
+	want := []string{
+		`{"l":[{"b":1}],"s":{"a":true},"x":1}`,
+		`{"x__v2":1.5}`,
+		`{"l":[{"b__v2":"c"},{"b":2}],"s":{"a__v2":"b"},"x__v3":"a"}`,
+		`{"l__v2":7,"s__v2":"no struct","x":2}`,
+		`{"s":{"a":false},"x__v3":"{\"y\":1}"}`,
+		`{"x__v3":"[1]"}`,
+		`{"x__v3":"2.5","x__v2":3}`,
+	}
+	for _, r := range append(records, records...) {
+		if err := p.add(r); err != nil {
+			t.Fatalf("%s: %v", r, err)
+		}
+	}
+	for i, got := range p.all() {
+		var a, b any
+		if json.Unmarshal([]byte(got), &a) != nil || json.Unmarshal([]byte(want[i%len(want)]), &b) != nil || !cmp.Equal(a, b) {
+			t.Errorf("%s makes %s, want %s", records[i%len(want)], got, want[i%len(want)])
+		}
+	}
+
+	fields := []iceberg.NestedField{{ID: 1, Name: "i", Type: iceberg.PrimitiveTypes.Int32}, {ID: 2, Name: "d", Type: iceberg.PrimitiveTypes.Date}}
+	p.describe(mustEvolve(t, p.mapping, iceberg.NewSchema(0, fields...)))
+	p.files = nil
+	for _, r := range []string{`{"i":4294967296,"d":"2020-01-01"}`, `{"d":"soon"}`} {
+		if err := p.add(r); err != nil {
+			t.Fatalf("%s: %v", r, err)
+		}
+	}
+	if diff := cmp.Diff([]string{`{"d":18262,"i":4294967296}`, `{"d__v2":"soon"}`}, p.all()); diff != "" {
+		t.Error(diff)
+	}
+	for _, bad := range []string{`{"i":`, `{"d":"later","d__v2":"own"}`} { // no JSON; two values of one column
+		if err := p.add(bad); err == nil {
+			t.Errorf("%s was taken", bad)
+		}
+	}
+}
+
+func mustEvolve(t *testing.T, m Mapping, table *iceberg.Schema) *iceberg.Schema {
+	t.Helper()
+	next, _, err := m.Evolve(table, table.HighestFieldID(), &ValueSchema{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return next
+}
+
 // Whatever records come, each is a row that says the same, or refused with a reason, and the
 // table settles: the same records need nothing more.
 func TestInferenceOfRandomRecords(t *testing.T) {

@@ -35,6 +35,7 @@ type jsonRecord struct {
 	fields  []jsonField
 	index   map[string]int // by name, into fields
 	folded  map[string]int // by name in lower case; nil if the case of names counts
+	others  map[int][]int  // the fields x__v2, x__v3 and so on of a field, for what its column does not hold
 	rest    []int          // columns that no property fills
 	present int            // column that says that there is an object without fields; -1 if there is none
 }
@@ -110,6 +111,18 @@ func (c *jsonCompiler) record(n *node, kids []int) *jsonRecord {
 		if c.plain && columns[i] >= 0 {
 			for _, former := range c.mapping.Former[c.cols[columns[i]].id] {
 				c.also(r, former, i)
+			}
+		}
+	}
+	if c.plain && c.mapping.NewColumns {
+		r.others = map[int][]int{}
+		for i, f := range n.fields {
+			for k := 2; ; k++ {
+				other, ok := r.index[another(f.name, k)]
+				if !ok || columns[other] < 0 {
+					break
+				}
+				r.others[i] = append(r.others[i], other)
 			}
 		}
 	}
@@ -306,8 +319,11 @@ func (d *jsonReader) object(r *jsonRecord, start, i int) int {
 			case d.again(r, f, start, open, at) < 0:
 				return -1
 			}
-			if i = d.value(v, i); i < 0 {
-				return -1
+			from := i
+			if i = d.value(v, from); i < 0 {
+				if i = d.other(r, f, start, from); i < 0 {
+					return -1
+				}
 			}
 		}
 		i = space(p, i)
@@ -326,6 +342,31 @@ func (d *jsonReader) object(r *jsonRecord, start, i int) int {
 		return i + 1
 	}
 	return d.absent(r, start, open, i+1)
+}
+
+// other reads a value that the column of field f does not hold into the first of those beside it that
+// does.
+func (d *jsonReader) other(r *jsonRecord, f, start, i int) int {
+	b := d.b
+	if r.others == nil || b.err != nil || b.room < 0 {
+		return -1
+	}
+	if _, _, reason := skipValue(d.p, i, 0); reason != "" {
+		return -1 // it is no value, and b.bad says so
+	}
+	for _, k := range append([]int{f}, r.others[f]...) {
+		v := &r.fields[k].jsonValue
+		if v.col < 0 || k != f && b.cols[v.col].n > start { // there is a property of that name, too
+			continue
+		}
+		if k != f {
+			if end := d.value(v, i); end >= 0 || b.err != nil {
+				return end
+			}
+		}
+		truncate(b.cols, v.col, start)
+	}
+	return b.fail(ErrLacksColumn)
 }
 
 // name reads a property name, and finds the field of that name, -1 if there is none.
@@ -361,15 +402,18 @@ func (d *jsonReader) again(r *jsonRecord, f, start, open, at int) int {
 	b, col := d.b, r.fields[f].col
 	if r.folded != nil {
 		b.room -= (at - open) / 8
-		name := d.nameAt(at)
+		name, before := d.nameAt(at), false
 		for i := space(d.p, open+1); i < at; {
-			if other, end, _ := d.name(r, i); other == f && d.nameAt(i) != name {
+			other, end, _ := d.name(r, i)
+			if before = before || other == f; other == f && d.nameAt(i) != name {
 				return d.failed(col, at, fmt.Sprintf("properties %q and %q have the same column", d.nameAt(i), name))
-			} else {
-				i, _ = colon(d.p, end)
 			}
+			i, _ = colon(d.p, end)
 			i, _, _ = skipValue(d.p, i, 0)
 			i = space(d.p, space(d.p, i)+1)
+		}
+		if !before {
+			return d.failed(col, at, fmt.Sprintf("property %q has the column of a value that its own did not hold", name))
 		}
 	}
 	if b.room -= b.cols[col].end - col; b.room < 0 {

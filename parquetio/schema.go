@@ -211,11 +211,14 @@ func (e *evolver) bind(have, want []iceberg.NestedField, from string) []int {
 	return columns
 }
 
+// another is the name of the nth column for a field.
+func another(name string, n int) string { return fmt.Sprintf("%s__v%d", name, n) }
+
 // another finds the column x__v2, x__v3 and so on that holds w, a field that the column x does not
 // hold, or returns -1 and the first such name that is free.
 func (e *evolver) another(have, added []iceberg.NestedField, w iceberg.NestedField, path, from string) (at int, name string) {
 	for n := 2; ; n++ {
-		name = fmt.Sprintf("%s__v%d", w.Name, n)
+		name = another(w.Name, n)
 		at = matchField(have, nil, name)
 		if at < 0 && matchField(added, nil, name) < 0 {
 			return -1, name

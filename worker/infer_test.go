@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tabletopic/tabletopic/coordinator"
 	"github.com/tabletopic/tabletopic/coordinator/control"
 	"github.com/tabletopic/tabletopic/partition"
 	"github.com/tabletopic/tabletopic/record"
@@ -46,6 +47,20 @@ func TestPlainJSONMakesItsColumns(t *testing.T) {
 		if i >= len(details) || !strings.HasPrefix(details[i], want) {
 			t.Errorf("dead letters %q, want %q as number %d", details, want, i)
 		}
+	}
+}
+
+// With new-column no record of plain JSON is a dead letter because another had a property of another
+// kind before.
+func TestPlainJSONGetsColumnsBeside(t *testing.T) {
+	p := newPath(t, 1)
+	p.worker.Value.Format, p.cfg.OnIncompatible = partition.FormatJSON, coordinator.IncompatibleNewColumn
+	p.takes(jsonRecords(`{"x":1}`), 0, `{"x":1}`)
+	p.logs[0].append(t, jsonRecords(`{"x":"a"}`, `{"x":2}`, `{"x":{"y":true}}`, `{"x":`)...)
+	p.committed()
+	p.exact(4, 1)
+	if d := cmp.Diff([]string{`{"x":1,"x__v2":null}`, `{"x":null,"x__v2":"a"}`, `{"x":2,"x__v2":null}`, `{"x":null,"x__v2":"{\"y\":true}"}`}, p.rows()); d != "" {
+		t.Error(d)
 	}
 }
 
