@@ -117,6 +117,9 @@ func (u users) Renewed(token string) (string, time.Duration, bool) {
 	return renewed, security.TokenLifetime, err == nil
 }
 
+// noToken is what PyIceberg has behind Bearer if it was given no token.
+const noToken = "None"
+
 // whoAsks names the client of a request: by its password, its token, or its certificate. What
 // is given must be right, even where nothing is asked for.
 func (n *Node) whoAsks(r *http.Request) (security.Client, error) {
@@ -135,7 +138,7 @@ func (n *Node) whoAsks(r *http.Request) (security.Client, error) {
 			return c, err
 		}
 		c.Principal = principal
-	case strings.EqualFold(scheme, "Bearer"):
+	case strings.EqualFold(scheme, "Bearer") && rest != noToken:
 		id, err := n.access.Bearer(r.Context(), strings.TrimSpace(rest))
 		if err != nil {
 			n.access.Failed("OAUTHBEARER", c.Host, err)

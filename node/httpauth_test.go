@@ -36,6 +36,38 @@ func openNode(t *testing.T, change func(*Config)) *Node {
 	return n
 }
 
+// PyIceberg, which says Bearer None if it was given no token, is nobody: served where nothing is asked
+// for, and refused elsewhere. A token that is none is refused everywhere.
+func TestBearerNoneIsNobody(t *testing.T) {
+	password := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(password, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		protocol, users, token string
+		want                   int
+	}{{"", "", "None", 200}, {"", "", "none.such.token", 401}, {"SASL_PLAINTEXT", "admin:" + password, "None", 401}} {
+		n := openNode(t, func(cfg *Config) {
+			if c.protocol != "" {
+				cfg.KafkaProtocol, cfg.Users, cfg.SuperUsers = c.protocol, c.users, "User:admin"
+			}
+		})
+		req, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+n.HTTPAddr()+"/iceberg/v1/namespaces", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+c.token)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != c.want {
+			t.Errorf("%s with token %s: %d, want %d", c.protocol, c.token, resp.StatusCode, c.want)
+		}
+	}
+}
+
 // On a port that asks who it is, what is nobody's is refused, whoever has no right is refused,
 // and an ACL gives just what it says.
 func TestHTTPAsksWhoItIs(t *testing.T) {
