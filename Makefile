@@ -38,7 +38,7 @@ race:
 
 # What takes ten times as long with the race detector, and of which make race has less or nothing.
 sim:
-	$(GOTESTSUM) -- -vet off -timeout 20m -run 'TestTableSimulation|TestRestoreAtAnyMoment|TestModel$$|TestFailoverModel|TestConfigChangesNoContent|TestRequestsPer|TestInferenceOfRandomRecords|TestRandomJSONRoundTrip' ./internal/sim ./metadata ./streamstore ./parquetio
+	$(GOTESTSUM) -- -vet off -timeout 20m -run 'TestTableSimulation|TestRestoreAtAnyMoment|TestModel$$|TestFailoverModel|TestConfigChangesNoContent|TestRequestsPer|TestInferenceOfRandomRecords|TestRandomJSONRoundTrip|TestValidationAllocatesNothing' ./internal/sim ./metadata ./streamstore ./parquetio ./worker
 
 fuzz:
 	e2e/lab/fuzz $(FUZZTIME)
