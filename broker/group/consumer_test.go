@@ -106,7 +106,7 @@ type consumerClient struct {
 // Members join, leave, die, lose answers, and the coordinator restarts, while topics grow: no
 // partition is ever consumed by two members, and once nothing changes any more each has one.
 func TestConsumerGroupModel(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range uint64(100) {
 		m := &consumerModel{t: t, r: rand.New(rand.NewPCG(seed, 1)), state: NewState(Config{}), now: time.Unix(1000, 0), clients: map[string]*consumerClient{}, partitions: 3}
 		m.grow()
 		for step := range 200 {
