@@ -3,7 +3,11 @@ package broker
 import (
 	"encoding/binary"
 	"errors"
+	"os"
+	"reflect"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +19,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
+	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/security"
 )
 
@@ -302,4 +307,172 @@ func TestConnectionsPerAddress(t *testing.T) {
 		_, err := w.frame()
 		return err == nil
 	})
+}
+
+// rightRow is a row of the table of docs/security.md: alternatives, each of rights that are all needed.
+type rightRow struct {
+	text    [][]string
+	without string
+}
+
+// documentedRights reads the table.
+func documentedRights(t *testing.T) map[string]rightRow {
+	t.Helper()
+	text, err := os.ReadFile("../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string]rightRow{}
+	row := regexp.MustCompile(`(?m)^\| (\w+) \| ([A-Z_]+ [A-Z]+(?: (?:or|and) [A-Z_]+ [A-Z]+)*|nothing) \| ?(.*?) ?\|$`)
+	for _, m := range row.FindAllStringSubmatch(string(text), -1) {
+		r := rightRow{without: m[3]}
+		if m[2] != "nothing" {
+			for alternative := range strings.SplitSeq(m[2], " or ") {
+				r.text = append(r.text, strings.Split(alternative, " and "))
+			}
+		}
+		rows[m[1]] = r
+	}
+	return rows
+}
+
+// errorCodes are all errors in an answer.
+func errorCodes(v reflect.Value, into map[int16]bool) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			errorCodes(v.Elem(), into)
+		}
+	case reflect.Slice:
+		if v.Type().Elem().Kind() == reflect.Struct {
+			for i := range v.Len() {
+				errorCodes(v.Index(i), into)
+			}
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).Name == "ErrorCode" {
+				into[int16(v.Field(i).Int())] = true
+			} else {
+				errorCodes(v.Field(i), into)
+			}
+		}
+	}
+}
+
+// Every request that is served asks for the rights of docs/security.md, answers with the code
+// that is there when its client lacks one, and does not when it has them.
+func TestEveryRequestNeedsItsRights(t *testing.T) {
+	b := startSecured(t, Config{}, security.Config{})
+	want := documentedRights(t)
+	fill := requestsAbout("n")
+	fill[kmsg.InitProducerID] = func(r kmsg.Request) { r.(*kmsg.InitProducerIDRequest).TransactionalID = nil }
+	fill[kmsg.DescribeConfigs] = func(r kmsg.Request) {
+		r.(*kmsg.DescribeConfigsRequest).Resources = []kmsg.DescribeConfigsRequestResource{{ResourceType: kmsg.ConfigResourceTypeTopic, ResourceName: "n"}}
+	}
+	fill[kmsg.AlterConfigs] = func(r kmsg.Request) {
+		r.(*kmsg.AlterConfigsRequest).Resources = []kmsg.AlterConfigsRequestResource{{ResourceType: kmsg.ConfigResourceTypeTopic, ResourceName: "n"}}
+	}
+	fill[kmsg.IncrementalAlterConfigs] = func(r kmsg.Request) {
+		r.(*kmsg.IncrementalAlterConfigsRequest).Resources = []kmsg.IncrementalAlterConfigsRequestResource{{ResourceType: kmsg.ConfigResourceTypeTopic, ResourceName: "n"}}
+	}
+	fill[kmsg.OffsetDelete] = func(r kmsg.Request) {
+		p := r.(*kmsg.OffsetDeleteRequest)
+		p.Group, p.Topics = "n", []kmsg.OffsetDeleteRequestTopic{{Topic: "n", Partitions: []kmsg.OffsetDeleteRequestTopicPartition{{}}}}
+	}
+	fill[kmsg.OffsetFetch] = func(r kmsg.Request) {
+		r.(*kmsg.OffsetFetchRequest).Groups = []kmsg.OffsetFetchRequestGroup{{Group: "n", Topics: []kmsg.OffsetFetchRequestGroupTopic{{Topic: "n", Partitions: []int32{0}}}}}
+	}
+	fill[kmsg.AlterReplicaLogDirs] = func(r kmsg.Request) {
+		r.(*kmsg.AlterReplicaLogDirsRequest).Dirs = []kmsg.AlterReplicaLogDirsRequestDir{{Dir: logDir, Topics: []kmsg.AlterReplicaLogDirsRequestDirTopic{{Topic: "n", Partitions: []int32{0}}}}}
+	}
+	fill[kmsg.ConsumerGroupHeartbeat] = func(r kmsg.Request) {
+		p := r.(*kmsg.ConsumerGroupHeartbeatRequest)
+		p.Group, p.SubscribedTopicNames = "n", []string{"n"}
+	}
+	for key, set := range map[kmsg.Key]func(kmsg.Request){
+		kmsg.JoinGroup:    func(r kmsg.Request) { r.(*kmsg.JoinGroupRequest).Group = "n" },
+		kmsg.SyncGroup:    func(r kmsg.Request) { r.(*kmsg.SyncGroupRequest).Group = "n" },
+		kmsg.Heartbeat:    func(r kmsg.Request) { r.(*kmsg.HeartbeatRequest).Group = "n" },
+		kmsg.LeaveGroup:   func(r kmsg.Request) { r.(*kmsg.LeaveGroupRequest).Group = "n" },
+		kmsg.OffsetCommit: func(r kmsg.Request) { r.(*kmsg.OffsetCommitRequest).Group = "n" },
+		kmsg.Produce:      func(r kmsg.Request) { r.(*kmsg.ProduceRequest).Acks = 1 },
+	} {
+		before := fill[key]
+		fill[key] = func(r kmsg.Request) { before(r); set(r) }
+	}
+	refused := map[int16]string{
+		kerr.TopicAuthorizationFailed.Code: "TOPIC_AUTHORIZATION_FAILED", kerr.GroupAuthorizationFailed.Code: "GROUP_AUTHORIZATION_FAILED",
+		kerr.ClusterAuthorizationFailed.Code: "CLUSTER_AUTHORIZATION_FAILED", kerr.TransactionalIDAuthorizationFailed.Code: "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+	}
+	// asked returns which authorization failures are in the answer to alice.
+	asked := func(a *api) []string {
+		w := b.dial(t)
+		ask(t, w, security.Plain, "\x00alice\x00alice's password")
+		req := a.key.Request()
+		req.SetVersion(min(a.max, 12)) // topics by name
+		fill[a.key](req)
+		codes := map[int16]bool{}
+		errorCodes(reflect.ValueOf(w.ask(req)), codes)
+		w.Close()
+		var out []string
+		for code, name := range refused {
+			if codes[code] {
+				out = append(out, name)
+			}
+		}
+		return out
+	}
+	for i := range b.apis.list {
+		a := &b.apis.list[i]
+		row, ok := want[a.name()]
+		if !ok {
+			t.Errorf("docs/security.md has no row for %s", a.name())
+			continue
+		}
+		delete(want, a.name())
+		if row.text == nil {
+			continue
+		}
+		if got := asked(a); row.without != "left out" && !slices.Equal(got, []string{row.without}) {
+			t.Errorf("%s without rights: %v, want %s", a.name(), got, row.without)
+		}
+		for _, alternative := range row.text {
+			var acls []metadata.ACL
+			for i, right := range alternative {
+				acls = append(acls, parseRight(t, right))
+				if err := b.access.CreateACLs(t.Context(), acls[i:]); err != nil {
+					t.Fatal(err)
+				}
+				if got := asked(a); row.without != "left out" && len(got) > 0 != (i < len(alternative)-1) {
+					t.Errorf("%s with %v: %v", a.name(), alternative[:i+1], got)
+				}
+			}
+			if err := b.access.DeleteACLs(t.Context(), acls); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name := range want {
+		t.Errorf("docs/security.md has a row for %s, which is not served", name)
+	}
+}
+
+func parseRight(t *testing.T, text string) metadata.ACL {
+	t.Helper()
+	name, of, _ := strings.Cut(text, " ")
+	op, err := kmsg.ParseACLOperation(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	typ, err := kmsg.ParseACLResourceType(of)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resource := "n"
+	if typ == onCluster {
+		resource = cluster
+	}
+	return metadata.ACL{ResourceType: int8(typ), ResourceName: resource, PatternType: int8(kmsg.ACLResourcePatternTypeLiteral),
+		Principal: "User:alice", Host: "*", Operation: int8(op), Permission: int8(kmsg.ACLPermissionTypeAllow)}
 }

@@ -229,103 +229,7 @@ func TestAPIVersionsFromTheFuture(t *testing.T) {
 // the connection is closed.
 func TestPanicInAHandler(t *testing.T) {
 	b := start(t, Config{})
-	name := "n"
-	requests := map[kmsg.Key]func(kmsg.Request){
-		kmsg.Produce: func(r kmsg.Request) {
-			p := r.(*kmsg.ProduceRequest)
-			p.Topics = []kmsg.ProduceRequestTopic{{Topic: name, Partitions: []kmsg.ProduceRequestTopicPartition{{Partition: 3}}}}
-		},
-		kmsg.Fetch: func(r kmsg.Request) {
-			p := r.(*kmsg.FetchRequest)
-			p.Topics = []kmsg.FetchRequestTopic{{Topic: name, Partitions: []kmsg.FetchRequestTopicPartition{{Partition: 3}}}}
-		},
-		kmsg.ListOffsets: func(r kmsg.Request) {
-			p := r.(*kmsg.ListOffsetsRequest)
-			p.Topics = []kmsg.ListOffsetsRequestTopic{{Topic: name, Partitions: []kmsg.ListOffsetsRequestTopicPartition{{Partition: 3}}}}
-		},
-		kmsg.Metadata: func(r kmsg.Request) { r.(*kmsg.MetadataRequest).Topics = []kmsg.MetadataRequestTopic{{Topic: &name}} },
-		kmsg.CreateTopics: func(r kmsg.Request) {
-			r.(*kmsg.CreateTopicsRequest).Topics = []kmsg.CreateTopicsRequestTopic{{Topic: name}}
-		},
-		kmsg.DeleteTopics: func(r kmsg.Request) {
-			r.(*kmsg.DeleteTopicsRequest).TopicNames = []string{name}
-			r.(*kmsg.DeleteTopicsRequest).Topics = []kmsg.DeleteTopicsRequestTopic{{Topic: &name}}
-		},
-		kmsg.DeleteRecords: func(r kmsg.Request) {
-			p := r.(*kmsg.DeleteRecordsRequest)
-			p.Topics = []kmsg.DeleteRecordsRequestTopic{{Topic: name, Partitions: []kmsg.DeleteRecordsRequestTopicPartition{{Partition: 3}}}}
-		},
-		kmsg.OffsetForLeaderEpoch: func(r kmsg.Request) {
-			p := r.(*kmsg.OffsetForLeaderEpochRequest)
-			p.Topics = []kmsg.OffsetForLeaderEpochRequestTopic{{Topic: name, Partitions: []kmsg.OffsetForLeaderEpochRequestTopicPartition{{Partition: 3}}}}
-		},
-		kmsg.DescribeConfigs: func(r kmsg.Request) {
-			r.(*kmsg.DescribeConfigsRequest).Resources = []kmsg.DescribeConfigsRequestResource{{ResourceName: name}}
-		},
-		kmsg.AlterConfigs: func(r kmsg.Request) {
-			r.(*kmsg.AlterConfigsRequest).Resources = []kmsg.AlterConfigsRequestResource{{ResourceName: name}}
-		},
-		kmsg.IncrementalAlterConfigs: func(r kmsg.Request) {
-			r.(*kmsg.IncrementalAlterConfigsRequest).Resources = []kmsg.IncrementalAlterConfigsRequestResource{{ResourceName: name}}
-		},
-		kmsg.CreatePartitions: func(r kmsg.Request) {
-			r.(*kmsg.CreatePartitionsRequest).Topics = []kmsg.CreatePartitionsRequestTopic{{Topic: name}}
-		},
-		kmsg.DescribeTopicPartitions: func(r kmsg.Request) {
-			r.(*kmsg.DescribeTopicPartitionsRequest).Topics = []kmsg.DescribeTopicPartitionsRequestTopic{{Topic: name}}
-		},
-		kmsg.FindCoordinator: func(r kmsg.Request) { r.(*kmsg.FindCoordinatorRequest).CoordinatorKeys = []string{name} },
-		kmsg.InitProducerID:  func(kmsg.Request) {},
-		kmsg.DescribeCluster: func(kmsg.Request) {},
-		kmsg.JoinGroup:       func(kmsg.Request) {},
-		kmsg.SyncGroup:       func(kmsg.Request) {},
-		kmsg.Heartbeat:       func(kmsg.Request) {},
-		kmsg.LeaveGroup:      func(kmsg.Request) {},
-		kmsg.ListGroups:      func(kmsg.Request) {},
-		kmsg.DescribeGroups:  func(r kmsg.Request) { r.(*kmsg.DescribeGroupsRequest).Groups = []string{name} },
-		kmsg.DeleteGroups:    func(r kmsg.Request) { r.(*kmsg.DeleteGroupsRequest).Groups = []string{name} },
-		kmsg.OffsetCommit: func(r kmsg.Request) {
-			p := r.(*kmsg.OffsetCommitRequest)
-			p.Topics = []kmsg.OffsetCommitRequestTopic{{Topic: name, Partitions: []kmsg.OffsetCommitRequestTopicPartition{{Partition: 3}}}}
-		},
-		kmsg.OffsetFetch: func(r kmsg.Request) {
-			p := r.(*kmsg.OffsetFetchRequest)
-			p.Topics = []kmsg.OffsetFetchRequestTopic{{Topic: name, Partitions: []int32{3}}}
-			p.Groups = []kmsg.OffsetFetchRequestGroup{{Group: name}}
-		},
-		kmsg.OffsetDelete:     func(kmsg.Request) {},
-		kmsg.SASLHandshake:    func(kmsg.Request) {},
-		kmsg.SASLAuthenticate: func(kmsg.Request) {},
-		kmsg.DescribeACLs:     func(kmsg.Request) {},
-		kmsg.CreateACLs: func(r kmsg.Request) {
-			r.(*kmsg.CreateACLsRequest).Creations = []kmsg.CreateACLsRequestCreation{{ResourceName: name}}
-		},
-		kmsg.DeleteACLs:                   func(r kmsg.Request) { r.(*kmsg.DeleteACLsRequest).Filters = []kmsg.DeleteACLsRequestFilter{{}} },
-		kmsg.DescribeUserSCRAMCredentials: func(kmsg.Request) {},
-		kmsg.ConsumerGroupHeartbeat:       func(kmsg.Request) {},
-		kmsg.ConsumerGroupDescribe: func(r kmsg.Request) {
-			r.(*kmsg.ConsumerGroupDescribeRequest).Groups = []string{name}
-		},
-		kmsg.AlterUserSCRAMCredentials: func(r kmsg.Request) {
-			r.(*kmsg.AlterUserSCRAMCredentialsRequest).Upsertions = []kmsg.AlterUserSCRAMCredentialsRequestUpsertion{{Name: name}}
-		},
-		kmsg.AlterReplicaLogDirs: nil,
-		kmsg.DescribeLogDirs:     func(kmsg.Request) {},
-		kmsg.ElectLeaders: func(r kmsg.Request) {
-			r.(*kmsg.ElectLeadersRequest).Topics = []kmsg.ElectLeadersRequestTopic{{Topic: name, Partitions: []int32{3}}}
-		},
-		kmsg.AlterPartitionAssignments:  func(kmsg.Request) {},
-		kmsg.ListPartitionReassignments: func(kmsg.Request) {},
-		kmsg.DescribeQuorum:             func(kmsg.Request) {},
-		kmsg.UpdateFeatures:             func(kmsg.Request) {},
-		kmsg.GetTelemetrySubscriptions:  func(kmsg.Request) {},
-		kmsg.PushTelemetry:              func(kmsg.Request) {},
-		kmsg.ListConfigResources:        func(kmsg.Request) {},
-		kmsg.ApiVersions: func(r kmsg.Request) {
-			p := r.(*kmsg.ApiVersionsRequest)
-			p.ClientSoftwareName, p.ClientSoftwareVersion = "x", "1"
-		},
-	}
+	requests := requestsAbout("n")
 	for i := range b.apis.list {
 		b.apis.list[i].handle = func(context.Context, *Broker, *request) (*answer, error) { panic("thrown by the test") }
 	}
@@ -458,4 +362,104 @@ func FuzzConnection(f *testing.F) {
 			t.Fatal("a handler panicked")
 		}
 	})
+}
+
+// requestsAbout fills one request of each API, with the given name for all that has one.
+func requestsAbout(name string) map[kmsg.Key]func(kmsg.Request) {
+	return map[kmsg.Key]func(kmsg.Request){
+		kmsg.Produce: func(r kmsg.Request) {
+			p := r.(*kmsg.ProduceRequest)
+			p.Topics = []kmsg.ProduceRequestTopic{{Topic: name, Partitions: []kmsg.ProduceRequestTopicPartition{{Partition: 3}}}}
+		},
+		kmsg.Fetch: func(r kmsg.Request) {
+			p := r.(*kmsg.FetchRequest)
+			p.Topics = []kmsg.FetchRequestTopic{{Topic: name, Partitions: []kmsg.FetchRequestTopicPartition{{Partition: 3}}}}
+		},
+		kmsg.ListOffsets: func(r kmsg.Request) {
+			p := r.(*kmsg.ListOffsetsRequest)
+			p.Topics = []kmsg.ListOffsetsRequestTopic{{Topic: name, Partitions: []kmsg.ListOffsetsRequestTopicPartition{{Partition: 3}}}}
+		},
+		kmsg.Metadata: func(r kmsg.Request) { r.(*kmsg.MetadataRequest).Topics = []kmsg.MetadataRequestTopic{{Topic: &name}} },
+		kmsg.CreateTopics: func(r kmsg.Request) {
+			r.(*kmsg.CreateTopicsRequest).Topics = []kmsg.CreateTopicsRequestTopic{{Topic: name}}
+		},
+		kmsg.DeleteTopics: func(r kmsg.Request) {
+			r.(*kmsg.DeleteTopicsRequest).TopicNames = []string{name}
+			r.(*kmsg.DeleteTopicsRequest).Topics = []kmsg.DeleteTopicsRequestTopic{{Topic: &name}}
+		},
+		kmsg.DeleteRecords: func(r kmsg.Request) {
+			p := r.(*kmsg.DeleteRecordsRequest)
+			p.Topics = []kmsg.DeleteRecordsRequestTopic{{Topic: name, Partitions: []kmsg.DeleteRecordsRequestTopicPartition{{Partition: 3}}}}
+		},
+		kmsg.OffsetForLeaderEpoch: func(r kmsg.Request) {
+			p := r.(*kmsg.OffsetForLeaderEpochRequest)
+			p.Topics = []kmsg.OffsetForLeaderEpochRequestTopic{{Topic: name, Partitions: []kmsg.OffsetForLeaderEpochRequestTopicPartition{{Partition: 3}}}}
+		},
+		kmsg.DescribeConfigs: func(r kmsg.Request) {
+			r.(*kmsg.DescribeConfigsRequest).Resources = []kmsg.DescribeConfigsRequestResource{{ResourceName: name}}
+		},
+		kmsg.AlterConfigs: func(r kmsg.Request) {
+			r.(*kmsg.AlterConfigsRequest).Resources = []kmsg.AlterConfigsRequestResource{{ResourceName: name}}
+		},
+		kmsg.IncrementalAlterConfigs: func(r kmsg.Request) {
+			r.(*kmsg.IncrementalAlterConfigsRequest).Resources = []kmsg.IncrementalAlterConfigsRequestResource{{ResourceName: name}}
+		},
+		kmsg.CreatePartitions: func(r kmsg.Request) {
+			r.(*kmsg.CreatePartitionsRequest).Topics = []kmsg.CreatePartitionsRequestTopic{{Topic: name}}
+		},
+		kmsg.DescribeTopicPartitions: func(r kmsg.Request) {
+			r.(*kmsg.DescribeTopicPartitionsRequest).Topics = []kmsg.DescribeTopicPartitionsRequestTopic{{Topic: name}}
+		},
+		kmsg.FindCoordinator: func(r kmsg.Request) { r.(*kmsg.FindCoordinatorRequest).CoordinatorKeys = []string{name} },
+		kmsg.InitProducerID:  func(kmsg.Request) {},
+		kmsg.DescribeCluster: func(kmsg.Request) {},
+		kmsg.JoinGroup:       func(kmsg.Request) {},
+		kmsg.SyncGroup:       func(kmsg.Request) {},
+		kmsg.Heartbeat:       func(kmsg.Request) {},
+		kmsg.LeaveGroup:      func(kmsg.Request) {},
+		kmsg.ListGroups:      func(kmsg.Request) {},
+		kmsg.DescribeGroups:  func(r kmsg.Request) { r.(*kmsg.DescribeGroupsRequest).Groups = []string{name} },
+		kmsg.DeleteGroups:    func(r kmsg.Request) { r.(*kmsg.DeleteGroupsRequest).Groups = []string{name} },
+		kmsg.OffsetCommit: func(r kmsg.Request) {
+			p := r.(*kmsg.OffsetCommitRequest)
+			p.Topics = []kmsg.OffsetCommitRequestTopic{{Topic: name, Partitions: []kmsg.OffsetCommitRequestTopicPartition{{Partition: 3}}}}
+		},
+		kmsg.OffsetFetch: func(r kmsg.Request) {
+			p := r.(*kmsg.OffsetFetchRequest)
+			p.Topics = []kmsg.OffsetFetchRequestTopic{{Topic: name, Partitions: []int32{3}}}
+			p.Groups = []kmsg.OffsetFetchRequestGroup{{Group: name}}
+		},
+		kmsg.OffsetDelete:     func(kmsg.Request) {},
+		kmsg.SASLHandshake:    func(kmsg.Request) {},
+		kmsg.SASLAuthenticate: func(kmsg.Request) {},
+		kmsg.DescribeACLs:     func(kmsg.Request) {},
+		kmsg.CreateACLs: func(r kmsg.Request) {
+			r.(*kmsg.CreateACLsRequest).Creations = []kmsg.CreateACLsRequestCreation{{ResourceName: name}}
+		},
+		kmsg.DeleteACLs:                   func(r kmsg.Request) { r.(*kmsg.DeleteACLsRequest).Filters = []kmsg.DeleteACLsRequestFilter{{}} },
+		kmsg.DescribeUserSCRAMCredentials: func(kmsg.Request) {},
+		kmsg.ConsumerGroupHeartbeat:       func(kmsg.Request) {},
+		kmsg.ConsumerGroupDescribe: func(r kmsg.Request) {
+			r.(*kmsg.ConsumerGroupDescribeRequest).Groups = []string{name}
+		},
+		kmsg.AlterUserSCRAMCredentials: func(r kmsg.Request) {
+			r.(*kmsg.AlterUserSCRAMCredentialsRequest).Upsertions = []kmsg.AlterUserSCRAMCredentialsRequestUpsertion{{Name: name}}
+		},
+		kmsg.AlterReplicaLogDirs: nil,
+		kmsg.DescribeLogDirs:     func(kmsg.Request) {},
+		kmsg.ElectLeaders: func(r kmsg.Request) {
+			r.(*kmsg.ElectLeadersRequest).Topics = []kmsg.ElectLeadersRequestTopic{{Topic: name, Partitions: []int32{3}}}
+		},
+		kmsg.AlterPartitionAssignments:  func(kmsg.Request) {},
+		kmsg.ListPartitionReassignments: func(kmsg.Request) {},
+		kmsg.DescribeQuorum:             func(kmsg.Request) {},
+		kmsg.UpdateFeatures:             func(kmsg.Request) {},
+		kmsg.GetTelemetrySubscriptions:  func(kmsg.Request) {},
+		kmsg.PushTelemetry:              func(kmsg.Request) {},
+		kmsg.ListConfigResources:        func(kmsg.Request) {},
+		kmsg.ApiVersions: func(r kmsg.Request) {
+			p := r.(*kmsg.ApiVersionsRequest)
+			p.ClientSoftwareName, p.ClientSoftwareVersion = "x", "1"
+		},
+	}
 }

@@ -57,3 +57,18 @@ func TestServerAsksWhoItIs(t *testing.T) {
 		t.Error("the password is in the log")
 	}
 }
+
+// The commands of docs/security.md work, in order.
+func TestSecurityDocument(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := runCommands(t, string(text))
+	for _, want := range []string{"user alice has the password of", "User:alice allow write topic click*", "alice  ", "[]"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not printed:\n%s", want, out)
+		}
+	}
+}

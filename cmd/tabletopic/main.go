@@ -62,7 +62,7 @@ registry built in, that turns topics into Apache Iceberg tables by itself.
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w\nSee '%s --help'", err, cmd.CommandPath())}
 	})
-	root.AddCommand(newServe(), newDemo(), newTopic(), newPartition(), newProduce(), newConsume(), newSchema(), newTable(), newDLQ(), newCatalog(), newNode(), newObject(), newMetadata(), newDump(), newCatalogClient())
+	root.AddCommand(newServe(), newDemo(), newTopic(), newPartition(), newProduce(), newConsume(), newSchema(), newTable(), newDLQ(), newCatalog(), newNode(), newObject(), newMetadata(), newDump(), newCatalogClient(), newUser(), newACL())
 	return root
 }
 
