@@ -35,7 +35,7 @@ func TestTableKeepsItsMapping(t *testing.T) {
 		t.Helper()
 		p.committed()
 		if diff := cmp.Diff(rows, p.rows()); diff != "" {
-			t.Error(diff)
+			t.Fatal(diff)
 		}
 	}
 	p.cfg.Rules = parquetio.NewRules()
