@@ -48,6 +48,8 @@ type Subject struct {
 	Name     string
 	Revision int64            // given back with a change that was built on this state
 	Versions []SubjectVersion // by version; deleted ones too
+	Own      SubjectConfig    // what is set for it
+	Global   SubjectConfig    // what is set for the subject "", which holds for those that have no own
 }
 
 // hash is the identity of a schema.
@@ -168,10 +170,20 @@ func (s *Store) Subject(ctx context.Context, name string) (Subject, error) {
 		return subject, fmt.Errorf("read subject %s: %w", name, err)
 	}
 	subject.Versions, err = readVersions(ctx, t, `WHERE v.subject = $1 ORDER BY v.version`, name)
+	if err == nil {
+		err = subject.readConfig(ctx, t)
+	}
 	if err != nil {
 		return subject, fmt.Errorf("read subject %s: %w", name, err)
 	}
 	return subject, nil
+}
+
+func (u *Subject) readConfig(ctx context.Context, q queryer) (err error) {
+	if u.Own, err = readSubjectConfig(ctx, q, u.Name); err == nil {
+		u.Global, err = readSubjectConfig(ctx, q, "")
+	}
+	return err
 }
 
 func readVersions(ctx context.Context, q queryer, where string, args ...any) ([]SubjectVersion, error) {
@@ -240,8 +252,8 @@ func (s *Store) ReferencedBy(ctx context.Context, subject string, version int) (
 // RegisterSchema makes the schema a version of a subject that was read before: the next one
 // if version is 0. Its id is the next one if schema has none; else it must be free, or that of
 // the very schema: an error wraps ErrSchemaIDTaken if it is not. An error wraps
-// streamstore.ErrConflict if the subject, or a version that the schema refers to, is not any
-// more what it was.
+// streamstore.ErrConflict if the subject, what is set for it, or a version that the schema refers to, is not
+// any more what it was.
 func (s *Store) RegisterSchema(ctx context.Context, subject Subject, version int, schema Schema) (SubjectVersion, error) {
 	v := SubjectVersion{Subject: subject.Name, Version: version, Schema: schema}
 	if n := len(subject.Versions); version == 0 {
@@ -272,7 +284,8 @@ func (s *Store) RegisterSchema(ctx context.Context, subject Subject, version int
 	return v, err
 }
 
-// reviseSubject claims the next revision of a subject that must be as it was read.
+// reviseSubject claims the next revision of a subject that must be as it was read, its settings too:
+// once a mode is answered, no change that was allowed before it comes after it.
 func (t *tx) reviseSubject(subject Subject) error {
 	var revision int64
 	err := t.QueryRowContext(t.ctx, `INSERT INTO subject (name, revision) VALUES ($1, 1)
@@ -282,6 +295,13 @@ func (t *tx) reviseSubject(subject Subject) error {
 	}
 	if revision != subject.Revision+1 && !invariant.Off("metadata-subject-revision") {
 		return fmt.Errorf("subject %s has revision %d, the change was built on %d: %w", subject.Name, revision-1, subject.Revision, streamstore.ErrConflict)
+	}
+	now := Subject{Name: subject.Name}
+	if err := now.readConfig(t.ctx, t); err != nil {
+		return err
+	}
+	if (now.Own != subject.Own || now.Global != subject.Global) && !invariant.Off("metadata-subject-config") {
+		return fmt.Errorf("settings of subject %s, or the global ones, are other ones than the change was built on: %w", subject.Name, streamstore.ErrConflict)
 	}
 	return nil
 }
@@ -351,7 +371,7 @@ var ErrReferenceExists = errors.New("other schemas refer to the version")
 // A schema that no version names any more is removed too; a subject without versions loses
 // its settings. An error wraps ErrReferenceExists if a version that stays refers
 // to one of them (a hidden one counts only when versions are removed), or
-// streamstore.ErrConflict if the subject is not any more what it was.
+// streamstore.ErrConflict if the subject, or what is set for it, is not any more what it was.
 func (s *Store) DeleteVersions(ctx context.Context, subject Subject, versions []int, permanent bool) error {
 	return s.updateDurably(ctx, fmt.Sprintf("delete versions of %s", subject.Name), func(t *tx) error {
 		if err := t.reviseSubject(subject); err != nil {

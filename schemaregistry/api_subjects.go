@@ -376,7 +376,11 @@ func (r *Registry) deleteVersions(ctx context.Context, name string, permanent bo
 		if err != nil {
 			return nil, err
 		}
-		if err := r.checkWritable(ctx, name); err != nil {
+		c, err := effective(subject.Own, subject.Global)
+		if err == nil {
+			err = c.checkWritable(name)
+		}
+		if err != nil {
 			return nil, err
 		}
 		err = r.store.DeleteVersions(ctx, subject, numbers, permanent)

@@ -72,15 +72,28 @@ func (r *Registry) ownConfig(ctx context.Context, subject string) (config, error
 // configOf returns what holds for a subject: its own settings, then the global ones, then the
 // defaults. An alias is never inherited.
 func (r *Registry) configOf(ctx context.Context, subject string) (config, error) {
-	c, err := r.ownConfig(ctx, subject)
+	own, err := r.store.SubjectConfig(ctx, subject)
+	if err != nil {
+		return config{}, err
+	}
+	all := own
+	if subject != global {
+		if all, err = r.store.SubjectConfig(ctx, global); err != nil {
+			return config{}, err
+		}
+	}
+	return effective(own, all)
+}
+
+// effective fills what is set for a subject from what is set for all.
+func effective(own, all metadata.SubjectConfig) (config, error) {
+	c, err := decodeConfig(own)
 	if err != nil {
 		return c, err
 	}
-	g := c
-	if subject != global {
-		if g, err = r.ownConfig(ctx, global); err != nil {
-			return c, err
-		}
+	g, err := decodeConfig(all)
+	if err != nil {
+		return c, err
 	}
 	c.level = cmp.Or(c.level, g.level, levelBackward)
 	c.mode = cmp.Or(c.mode, g.mode, modeReadWrite)
@@ -101,6 +114,10 @@ func (r *Registry) checkWritable(ctx context.Context, subject string) error {
 	if err != nil {
 		return err
 	}
+	return c.checkWritable(subject)
+}
+
+func (c config) checkWritable(subject string) error {
 	if c.mode.readOnly() {
 		return notPermitted(fmt.Sprintf("Subject %s is in read-only mode: its mode is %s", subject, c.mode))
 	}

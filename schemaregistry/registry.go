@@ -386,11 +386,11 @@ func (r *Registry) tryRegister(ctx context.Context, name string, q Request, norm
 	if err := checkSubject(name); err != nil {
 		return none, err
 	}
-	c, err := r.configOf(ctx, name)
+	subject, err := r.store.Subject(ctx, name)
 	if err != nil {
 		return none, err
 	}
-	subject, err := r.store.Subject(ctx, name)
+	c, err := effective(subject.Own, subject.Global)
 	if err != nil {
 		return none, err
 	}

@@ -193,11 +193,11 @@ func (r *Registry) dryRunVersion(req *http.Request, name string, q Request) (any
 	if err := checkSubject(name); err != nil {
 		return nil, err
 	}
-	c, err := r.configOf(ctx, name)
+	subject, err := r.store.Subject(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	subject, err := r.store.Subject(ctx, name)
+	c, err := effective(subject.Own, subject.Global)
 	if err != nil {
 		return nil, err
 	}
