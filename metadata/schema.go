@@ -229,6 +229,21 @@ func (s *Store) Subjects(ctx context.Context) ([]SubjectSummary, error) {
 	return all, nil
 }
 
+// SubjectNames returns the names that have versions or settings behind after, in their order, at most
+// limit.
+func (s *Store) SubjectNames(ctx context.Context, after string, limit int) (names []string, err error) {
+	err = eachRow(ctx, s.readers, func(rows *sql.Rows) error {
+		var name string
+		err := rows.Scan(&name)
+		names = append(names, name)
+		return err
+	}, `SELECT subject FROM subject_version WHERE subject > $1 UNION SELECT subject FROM subject_config WHERE subject > $1 ORDER BY subject LIMIT $2`, after, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read names of subjects: %w", err)
+	}
+	return names, nil
+}
+
 // VersionsOf returns the versions that are the schema with that id, deleted ones too, by
 // subject and version.
 func (s *Store) VersionsOf(ctx context.Context, id int) ([]SubjectVersion, error) {
@@ -262,6 +277,13 @@ func (s *Store) RegisterSchema(ctx context.Context, subject Subject, version int
 			v.Version = subject.Versions[n-1].Version + 1
 		}
 	}
+	return s.AddVersion(ctx, subject, v)
+}
+
+// AddVersion is RegisterSchema for a version that may be deleted from the start. Such a one may refer
+// to deleted versions.
+func (s *Store) AddVersion(ctx context.Context, subject Subject, v SubjectVersion) (SubjectVersion, error) {
+	schema := v.Schema
 	err := s.updateDurably(ctx, fmt.Sprintf("register schema of %s", subject.Name), func(t *tx) error {
 		if err := t.reviseSubject(subject); err != nil {
 			return err
@@ -271,7 +293,7 @@ func (s *Store) RegisterSchema(ctx context.Context, subject Subject, version int
 			return err
 		}
 		v.Schema.ID = id
-		if _, err := t.exec(`INSERT INTO subject_version (subject, version, schema_id, deleted) VALUES ($1, $2, $3, 0)`, v.Subject, v.Version, id); err != nil {
+		if _, err := t.exec(`INSERT INTO subject_version (subject, version, schema_id, deleted) VALUES ($1, $2, $3, $4)`, v.Subject, v.Version, id, flag(v.Deleted)); err != nil {
 			return err
 		}
 		for _, r := range schema.References {
@@ -349,10 +371,10 @@ func (t *tx) claimSchemaID(id int, hash []byte) (int64, error) {
 	return int64(id), err
 }
 
-// refer records that v uses the version r, which must exist and not be deleted.
+// refer records that v uses the version r, which must exist, and not be deleted unless v is.
 func (t *tx) refer(v SubjectVersion, r SchemaReference) error {
 	var live int
-	err := t.QueryRowContext(t.ctx, `SELECT count(*) FROM subject_version WHERE subject = $1 AND version = $2 AND deleted = 0`, r.Subject, r.Version).Scan(&live)
+	err := t.QueryRowContext(t.ctx, `SELECT count(*) FROM subject_version WHERE subject = $1 AND version = $2 AND deleted <= $3`, r.Subject, r.Version, flag(v.Deleted)).Scan(&live)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package schemaregistry
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -63,7 +64,7 @@ func (r *Registry) changeConfig(req *http.Request, subject string) (any, error) 
 		return nil, err
 	}
 	var now config
-	err := r.changeOwnConfig(req, subject, func(c *config) {
+	err := r.changeOwnConfig(req.Context(), subject, func(c *config) {
 		applyConfig(c, changes) // which is known to work
 		now = *c
 	})
@@ -74,9 +75,9 @@ func (r *Registry) changeConfig(req *http.Request, subject string) (any, error) 
 }
 
 // changeOwnConfig changes what is set for a subject.
-func (r *Registry) changeOwnConfig(req *http.Request, subject string, change func(*config)) error {
+func (r *Registry) changeOwnConfig(ctx context.Context, subject string, change func(*config)) error {
 	var failed error
-	err := r.store.ChangeSubjectConfig(req.Context(), subject, func(stored *metadata.SubjectConfig) {
+	err := r.store.ChangeSubjectConfig(ctx, subject, func(stored *metadata.SubjectConfig) {
 		var c config
 		if c, failed = decodeConfig(*stored); failed != nil {
 			return
@@ -166,7 +167,7 @@ func (r *Registry) removeConfig(req *http.Request, subject string) (any, error) 
 	if err := r.checkWritable(req.Context(), subject); err != nil {
 		return nil, err
 	}
-	return configAnswer{c.level, c.settings}, r.changeOwnConfig(req, subject, func(c *config) { *c = config{mode: c.mode} })
+	return configAnswer{c.level, c.settings}, r.changeOwnConfig(req.Context(), subject, func(c *config) { *c = config{mode: c.mode} })
 }
 
 type modeAnswer struct {
@@ -225,7 +226,7 @@ func (r *Registry) changeMode(req *http.Request, subject string) (any, error) {
 			return nil, err
 		}
 	}
-	return modeAnswer{m}, r.changeOwnConfig(req, subject, func(c *config) { c.mode = m })
+	return modeAnswer{m}, r.changeOwnConfig(req.Context(), subject, func(c *config) { c.mode = m })
 }
 
 // clearForImport makes room for versions that come with their numbers and ids: there may be
@@ -273,5 +274,5 @@ func (r *Registry) removeMode(req *http.Request, subject string) (any, error) {
 	if c.mode == "" {
 		c.mode = modeReadWrite
 	}
-	return modeAnswer{c.mode}, r.changeOwnConfig(req, subject, func(c *config) { c.mode = "" })
+	return modeAnswer{c.mode}, r.changeOwnConfig(req.Context(), subject, func(c *config) { c.mode = "" })
 }

@@ -93,6 +93,9 @@ func (r *Registry) calls() map[string]call {
 		"POST /compatibility/subjects/{subject}/versions":           r.testAll,
 		"POST /compatibility/subjects/{subject}/versions/{version}": r.testVersion,
 
+		"GET /api/schemas":  r.exportRecords,
+		"POST /api/schemas": r.importRecords,
+
 		"GET /config":              r.getGlobalConfig,
 		"PUT /config":              r.putGlobalConfig,
 		"DELETE /config":           r.deleteGlobalConfig,

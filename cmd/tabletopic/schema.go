@@ -17,9 +17,9 @@ import (
 )
 
 func newSchema() *cobra.Command {
-	cmd := parent("schema", "Register, list, show, check and delete schemas")
+	cmd := parent("schema", "Register, list, show, check, delete, export and import schemas")
 	s := serverFlags(cmd)
-	cmd.AddCommand(newSchemaRegister(s), newSchemaList(s), newSchemaGet(s), newSchemaCheck(s), newSchemaDelete(s), newSchemaCompatibility(s))
+	cmd.AddCommand(newSchemaRegister(s), newSchemaList(s), newSchemaGet(s), newSchemaCheck(s), newSchemaDelete(s), newSchemaCompatibility(s), newSchemaExport(s), newSchemaImport(s))
 	return cmd
 }
 
