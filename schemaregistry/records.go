@@ -57,13 +57,15 @@ type schemaRecord struct {
 // A Snapshot is what records say when they are read in their order. It holds all their texts.
 type Snapshot struct {
 	versions map[string]map[int]schemaRecord
-	others   map[RecordKey]Record // CONFIG and MODE, with the subject in a string of its own
-	subjects map[string]*string
+	others   map[settingKey]Record
 }
+
+// A settingKey is what a CONFIG or MODE record is about.
+type settingKey struct{ kind, subject string }
 
 // NewSnapshot returns what no record says.
 func NewSnapshot() *Snapshot {
-	return &Snapshot{versions: map[string]map[int]schemaRecord{}, others: map[RecordKey]Record{}, subjects: map[string]*string{}}
+	return &Snapshot{versions: map[string]map[int]schemaRecord{}, others: map[settingKey]Record{}}
 }
 
 // Apply reads the next record. An error says what is wrong with it.
@@ -111,12 +113,9 @@ func (s *Snapshot) Apply(r Record) error {
 	case recordClearSubject:
 		delete(s.versions, subject)
 	case recordConfig, recordMode:
-		if s.subjects[subject] == nil {
-			s.subjects[subject] = &subject
-		}
-		r.Key.Subject = s.subjects[subject]
-		if s.others[r.Key] = r; gone {
-			delete(s.others, r.Key)
+		at := settingKey{r.Key.Type, subject}
+		if s.others[at] = r; gone {
+			delete(s.others, at)
 		}
 	default:
 		return fmt.Errorf("record of the type %q: it is none of SCHEMA, CONFIG, MODE, DELETE_SUBJECT, CLEAR_SUBJECT and NOOP", r.Key.Type)
@@ -158,14 +157,11 @@ func (s *Snapshot) Records() ([]Record, error) {
 			}
 		}
 	}
-	others := slices.SortedFunc(maps.Values(s.others), func(a, b Record) int {
-		return cmp.Or(cmp.Compare(a.Key.Type, b.Key.Type), cmp.Compare(*a.Key.Subject, *b.Key.Subject)) // CONFIG, then MODE
+	others := slices.SortedFunc(maps.Keys(s.others), func(a, b settingKey) int {
+		return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.subject, b.subject)) // CONFIG, then MODE
 	})
-	for _, r := range others {
-		if *r.Key.Subject == global {
-			r.Key.Subject = nil
-		}
-		all = append(all, r)
+	for _, at := range others {
+		all = append(all, s.others[at])
 	}
 	return all, nil
 }
