@@ -104,6 +104,7 @@ func TestHTTPAsksWhoItIs(t *testing.T) {
 	}{
 		{"GET", "/metrics", "", 200, 403},
 		{"GET", "/api/nodes", "", 200, 403},
+		{"GET", "/api/schemas", "", 200, 403},
 		{"POST", "/api/peer/sync", "", 200, 403},
 		{"GET", "/api/tables/clicks", "", 404, 403},
 		{"DELETE", "/api/catalogs/none", "", 404, 403},
