@@ -23,7 +23,7 @@ func (p *Partition) Append(ctx context.Context, batches []byte, done func(Append
 	if err != nil {
 		return fmt.Errorf("append to %s: %w", p, err)
 	}
-	return p.append(ctx, b, done)
+	return p.append(ctx, b, nil, done)
 }
 
 // AppendRecords is for the parts of this process that keep their state in internal topics:
@@ -45,7 +45,7 @@ func (p *Partition) AppendRecords(ctx context.Context, records []record.Record) 
 		err  error
 	}
 	answers := make(chan answer, 1)
-	if err := p.append(ctx, b, func(r AppendResult, err error) { answers <- answer{r.BaseOffset, err} }); err != nil {
+	if err := p.append(ctx, b, nil, func(r AppendResult, err error) { answers <- answer{r.BaseOffset, err} }); err != nil {
 		return 0, err
 	}
 	select {
@@ -56,12 +56,12 @@ func (p *Partition) AppendRecords(ctx context.Context, records []record.Record) 
 	}
 }
 
-func (p *Partition) append(ctx context.Context, b record.Batch, done func(AppendResult, error)) error {
+func (p *Partition) append(ctx context.Context, b record.Batch, check func(*state) error, done func(AppendResult, error)) error {
 	if err := p.lockAppends(ctx); err != nil {
 		return err
 	}
 	defer p.unlockAppends()
-	return p.appendLocked(ctx, b, done)
+	return p.appendLocked(ctx, b, check, done)
 }
 
 func (p *Partition) lockAppends(ctx context.Context) error {
@@ -82,8 +82,9 @@ func (p *Partition) unlockAppends() { p.appends.leave() }
 // maxBatchBytes is the largest batch whatever the topic says: streams take somewhat more.
 const maxBatchBytes = 128 << 20
 
-// appendLocked places a checked batch. The caller holds the appends.
-func (p *Partition) appendLocked(ctx context.Context, b record.Batch, done func(AppendResult, error)) error {
+// appendLocked places a checked batch. Check tells what else must hold of the state; nil if a batch
+// may begin no transaction. The caller holds the appends.
+func (p *Partition) appendLocked(ctx context.Context, b record.Batch, check func(*state) error, done func(AppendResult, error)) error {
 	if len(b) > maxBatchBytes {
 		return fmt.Errorf("append to %s: %w: the batch has %d bytes, no topic takes more than %d", p, ErrTooLarge, len(b), maxBatchBytes)
 	}
@@ -100,6 +101,13 @@ func (p *Partition) appendLocked(ctx context.Context, b record.Batch, done func(
 	if repeated != nil {
 		p.answerRepeat(*repeated, done) // unlocks
 		return nil
+	}
+	if check == nil {
+		check = Verification{producer: record.NoProducerID}.check(b)
+	}
+	if err := check(p.state); err != nil {
+		p.mu.Unlock()
+		return fmt.Errorf("append to %s: %w", p, err)
 	}
 	base := p.state.next
 	b.SetBaseOffset(base)
@@ -123,8 +131,12 @@ func (p *Partition) appendLocked(ctx context.Context, b record.Batch, done func(
 		return fmt.Errorf("append to %s: %w", p, err)
 	}
 	invariant.Check(got == base, "%s: the stream assigned offset %d, the partition %d", p, got, base)
+	p.decideLocked(b)
 	if err := p.state.apply(b, p.now()); err != nil {
-		invariant.Check(false, "%s: own dead letters do not read back: %v", p, err)
+		invariant.Check(false, "%s: own dead letters or markers do not read back: %v", p, err)
+	}
+	if p.highWatermark >= p.state.next {
+		p.notifyLocked() // the last stable offset moves only now
 	}
 	if p.uncheckpoint += int64(len(b)); p.uncheckpoint >= p.set.cfg.CheckpointBytes && !p.due {
 		p.due = p.set.askCheckpoint(p)
@@ -155,6 +167,7 @@ func (p *Partition) durable(err error) {
 		err = p.closed
 	} else {
 		p.highWatermark = a.end
+		p.dropDecidedLocked()
 		p.notifyLocked()
 	}
 	p.answering = true
@@ -239,8 +252,8 @@ func checkHeader(b record.Batch) error {
 	switch {
 	case b.IsControl():
 		return fmt.Errorf("%w: clients may not write control records", ErrInvalidRecord)
-	case b.IsTransactional():
-		return fmt.Errorf("%w: transactions are not supported yet, use a producer without transactional.id", ErrInvalidRecord)
+	case b.IsTransactional() && b.ProducerID() < 0:
+		return fmt.Errorf("%w: a batch of a transaction without producer id", ErrInvalidRecord)
 	case b.LogAppendTime():
 		return fmt.Errorf("%w: producers must not set the timestamp type to LogAppendTime", ErrInvalidTimestamp)
 	case b.NumRecords() != int(b.Count()):

@@ -1,6 +1,7 @@
 package partition
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -14,11 +15,11 @@ import (
 
 // A checkpoint is one batch of a partition's meta stream: all that the partition knows of
 // its log up to an offset, so that a start reads the last checkpoint and the log behind it.
-// Version 1:
+// Version 2:
 //
-//	┌──────────┬───────┬────────┬──────────┬────────────┬───────────┬──────────────┬─────────┬─────────┐
-//	│ "TCKP" 4 │ ver 1 │ next v │ max time │ epochs n×  │ sizes n×  │ producers n× │ letters │ crc32 4 │
-//	└──────────┴───────┴────────┴──────────┴────────────┴───────────┴──────────────┴─────────┴─────────┘
+//	┌──────────┬───────┬────────┬──────────┬───────────┬──────────┬──────────────┬─────────┬─────────┬─────────┐
+//	│ "TCKP" 4 │ ver 1 │ next v │ max time │ epochs n× │ sizes n× │ producers n× │ letters │ aborted │ crc32 4 │
+//	└──────────┴───────┴────────┴──────────┴───────────┴──────────┴──────────────┴─────────┴─────────┴─────────┘
 //
 // Between version and checksum all numbers are varints, signed ones in zigzag. next is the
 // log offset that the checkpoint reflects; max time is the largest time of the log (signed)
@@ -26,16 +27,21 @@ import (
 //
 //	epochs     leader epoch, start offset; ascending
 //	sizes      total and step before the length; offset, bytes before it; ascending
-//	producers  id, epoch, last seen ms (signed), batches n× (first sequence, last sequence,
-//	           base offset, append time (signed)); ascending by id
+//	producers  id, epoch, last seen ms (signed), coordinator epoch of the last marker, first offset
+//	           of the open transaction and its time in ms (signed, −1 for none), batches n× (first
+//	           sequence, last sequence, base offset, append time (signed)); ascending by id
 //	letters    source topic id (16 bytes), source partition, last source offset; ascending
+//	aborted    transactions: offset of the marker minus that of the one before, minus the first
+//	           offset, producer id, first offset that was undecided after it minus that of the
+//	           one before (signed); ascending by marker
 //
 // The CRC-32C, big-endian, covers all bytes before it.
 //
-// Versions: 1, the first.
+// Versions: 1, the first, without transactions: no aborted, and a producer has no coordinator
+// epoch and nothing open. 2 added them.
 const (
 	checkpointMagic   = "TCKP"
-	checkpointVersion = 1
+	checkpointVersion = 2
 )
 
 var (
@@ -62,7 +68,7 @@ func appendCheckpoint(dst []byte, s *state) []byte {
 	for _, id := range slices.Sorted(maps.Keys(s.producers)) {
 		p := s.producers[id]
 		dst = appendUints(dst, uint64(id), uint64(p.epoch))
-		dst = appendInts(dst, p.seen)
+		dst = appendInts(dst, p.seen, int64(p.coordinator), p.begun, p.begunAt)
 		dst = appendUints(dst, uint64(len(p.batches)))
 		for _, b := range p.batches {
 			dst = appendUints(dst, uint64(b.first), uint64(b.last), uint64(b.base))
@@ -73,6 +79,13 @@ func appendCheckpoint(dst []byte, s *state) []byte {
 	for _, source := range sortedSources(s.letters) {
 		dst = append(dst, source.topic[:]...)
 		dst = appendUints(dst, uint64(source.partition), uint64(s.letters[source]))
+	}
+	dst = appendUints(dst, uint64(len(s.aborted)))
+	var before abortedTransaction
+	for _, t := range s.aborted {
+		dst = appendUints(dst, uint64(t.last-before.last), uint64(t.last-t.first), uint64(t.producer))
+		dst = appendInts(dst, t.stable-before.stable)
+		before = t
 	}
 	return binary.BigEndian.AppendUint32(dst, crc32.Checksum(dst[start:], castagnoli))
 }
@@ -92,7 +105,8 @@ func parseCheckpoint(s *state, src []byte) error {
 		return fmt.Errorf("%w: %d bytes without its magic", errCheckpoint, len(src))
 	}
 	body, sum := src[:len(src)-4], binary.BigEndian.Uint32(src[len(src)-4:])
-	if v := src[len(checkpointMagic)]; v != checkpointVersion {
+	version := src[len(checkpointMagic)]
+	if v := version; v == 0 || v > checkpointVersion {
 		return fmt.Errorf("%w: %d, this program reads up to %d", errCheckpointVersion, v, checkpointVersion)
 	}
 	if got := crc32.Checksum(body, castagnoli); got != sum {
@@ -109,13 +123,17 @@ func parseCheckpoint(s *state, src []byte) error {
 		s.sizes.marks = append(s.sizes.marks, sizeMark{offset: r.offset(), before: r.offset()})
 	}
 	for range r.count(4) {
-		r.producer(s)
+		r.producer(s, version)
 	}
+	slices.SortFunc(s.open, func(a, b openTransaction) int { return cmp.Compare(a.first, b.first) })
 	for range r.count(18) {
 		var source letterSource
 		copy(source.topic[:], r.bytes(16))
 		source.partition = int32(r.upTo(1<<31 - 1))
 		s.letters[source] = r.offset()
+	}
+	if version >= 2 {
+		r.aborted(s)
 	}
 	if r.failed || len(r.src) != 0 {
 		return fmt.Errorf("%w: its content does not parse, %d bytes before the end", errCheckpoint, len(r.src))
@@ -123,19 +141,47 @@ func parseCheckpoint(s *state, src []byte) error {
 	return nil
 }
 
-func (r *varints) producer(s *state) {
+func (r *varints) producer(s *state, version byte) {
 	id := r.offset()
-	p := &producer{epoch: int16(r.upTo(1<<15 - 1)), seen: r.int()}
-	n := r.upTo(keptBatches)
-	if n == 0 {
-		r.failed = true // check relies on the last batch
+	p := newProducer(int16(r.upTo(1<<15 - 1)))
+	p.seen = r.int()
+	if version >= 2 {
+		coordinator := r.int()
+		p.coordinator, p.begun, p.begunAt = int32(coordinator), r.int(), r.int()
+		if int64(p.coordinator) != coordinator || p.coordinator < -1 || p.begun < -1 {
+			r.failed = true
+		}
+	}
+	if s.producers[id] != nil || r.failed {
+		r.failed = true
 		return
 	}
-	p.batches = make([]producedBatch, 0, keptBatches)
+	if p.begun >= 0 {
+		s.open = append(s.open, openTransaction{id, p.begun})
+	}
+	n := r.upTo(keptBatches)
+	if n > 0 {
+		p.batches = make([]producedBatch, 0, keptBatches)
+	}
 	for range n {
 		p.batches = append(p.batches, producedBatch{first: int32(r.upTo(1<<31 - 1)), last: int32(r.upTo(1<<31 - 1)), base: r.offset(), appendTime: r.int()})
 	}
 	s.producers[id] = p
+}
+
+func (r *varints) aborted(s *state) {
+	var before abortedTransaction
+	for range r.count(4) {
+		t := abortedTransaction{last: before.last + r.offset()}
+		t.first, t.producer = t.last-r.offset(), r.offset()
+		t.stable = before.stable + r.int()
+		if t.last < before.last || t.first < 0 || t.stable < 0 {
+			r.failed = true
+			return
+		}
+		s.aborted = append(s.aborted, t)
+		before = t
+	}
 }
 
 // DumpCheckpoint writes the fields of a checkpoint, one a line.
@@ -160,6 +206,12 @@ func DumpCheckpoint(w io.Writer, data []byte) error {
 	for _, id := range slices.Sorted(maps.Keys(s.producers)) {
 		p := s.producers[id]
 		d.line("  producer %d epoch %d seen %d", id, p.epoch, p.seen)
+		if p.coordinator >= 0 {
+			d.line("    last marker by coordinator epoch %d", p.coordinator)
+		}
+		if p.begun >= 0 {
+			d.line("    transaction open from offset %d, time %d", p.begun, p.begunAt)
+		}
 		for _, b := range p.batches {
 			d.line("    sequence %d to %d at offset %d, append time %d", b.first, b.last, b.base, b.appendTime)
 		}
@@ -167,6 +219,12 @@ func DumpCheckpoint(w io.Writer, data []byte) error {
 	d.line("dead letter sources %d", len(s.letters))
 	for _, source := range sortedSources(s.letters) {
 		d.line("  topic %s partition %d up to offset %d", uuid.UUID(source.topic), source.partition, s.letters[source])
+	}
+	if data[len(checkpointMagic)] >= 2 {
+		d.line("aborted transactions %d", len(s.aborted))
+	}
+	for _, t := range s.aborted {
+		d.line("  producer %d from offset %d, marker at %d, undecided from %d", t.producer, t.first, t.last, t.stable)
 	}
 	d.line("crc %x", data[len(data)-4:])
 	return d.err

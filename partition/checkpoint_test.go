@@ -23,17 +23,49 @@ func exampleState() *state {
 	s.next, s.maxTimestamp, s.maxTimestampAt = 1234, 1_700_000_000_123, 1200
 	s.epochs = []epochStart{{0, 0}, {3, 700}}
 	s.sizes = sizeIndex{marks: []sizeMark{{0, 0}, {600, 70_000}}, total: 123_456, step: 65_536}
-	s.producers[7] = &producer{epoch: 2, seen: 1_700_000_000_000, batches: []producedBatch{
+	s.producers[7] = &producer{epoch: 2, seen: 1_700_000_000_000, coordinator: -1, begun: -1, begunAt: -1, ended: -1, batches: []producedBatch{
 		{first: 2147483646, last: 1, base: 1000, appendTime: -1}, {first: 2, last: 5, base: 1004, appendTime: 1_700_000_000_001}}}
-	s.producers[1<<40] = &producer{seen: -5, batches: []producedBatch{{base: 3, appendTime: -1}}}
+	s.producers[1<<40] = &producer{seen: -5, coordinator: -1, begun: -1, begunAt: -1, ended: -1, batches: []producedBatch{{base: 3, appendTime: -1}}}
 	s.letters[letterSource{uuid.MustParse("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"), 2}] = 99
 	s.letters[letterSource{uuid.MustParse("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"), 1}] = 0
 	return s
 }
 
-// Version 1 is read, written and shown as the fixture says, for ever.
+// transactionalState is exampleState with what version 2 added.
+func transactionalState() *state {
+	s := exampleState()
+	s.producers[8] = &producer{epoch: 4, seen: 1_700_000_000_002, coordinator: 3, begun: 1230, begunAt: 1_700_000_000_001, ended: -1,
+		batches: []producedBatch{{first: 0, last: 1, base: 1230, appendTime: -1}}}
+	s.producers[9] = &producer{epoch: 1, seen: 1_700_000_000_003, coordinator: 0, begun: -1, begunAt: -1, ended: -1}
+	s.producers[10] = &producer{epoch: 0, seen: 1_700_000_000_003, coordinator: -1, begun: 1100, begunAt: 1_700_000_000_000, ended: -1,
+		batches: []producedBatch{{first: 0, last: 0, base: 1100, appendTime: -1}}}
+	s.open = []openTransaction{{10, 1100}, {8, 1230}}
+	s.aborted = []abortedTransaction{{producer: 9, first: 800, last: 900, stable: 850}, {producer: 8, first: 850, last: 901, stable: 902}}
+	return s
+}
+
+// Version 1 is read and shown as the fixture says, for ever.
 func TestFormatV1(t *testing.T) {
-	bin, txt := filepath.Join("testdata", "format", "v1", "checkpoint.bin"), filepath.Join("testdata", "format", "v1", "checkpoint.txt")
+	s := newState(10)
+	checkFixture(t, "v1", s)
+	want := exampleState()
+	if d := cmp.Diff(want, s, stateOptions...); d != "" {
+		t.Fatalf("want, got: %s", d)
+	}
+}
+
+// Version 2 is read, written and shown as the fixture says, for ever.
+func TestFormatV2(t *testing.T) {
+	data := checkFixture(t, "v2", newState(10))
+	if !bytes.Equal(appendCheckpoint(nil, transactionalState()), data) {
+		t.Error("the example is not written as in the fixture")
+	}
+}
+
+// checkFixture shows a fixture, and reads it into s.
+func checkFixture(t *testing.T, version string, s *state) []byte {
+	t.Helper()
+	bin, txt := filepath.Join("testdata", "format", version, "checkpoint.bin"), filepath.Join("testdata", "format", version, "checkpoint.txt")
 	data, err := os.ReadFile(bin)
 	if err != nil {
 		t.Fatal(err)
@@ -49,14 +81,20 @@ func TestFormatV1(t *testing.T) {
 	if d := cmp.Diff(string(want), got.String()); d != "" {
 		t.Errorf("%s, want, got: %s", txt, d)
 	}
-	if !bytes.Equal(appendCheckpoint(nil, exampleState()), data) {
-		t.Errorf("the example is not written as in %s", bin)
+	if err := parseCheckpoint(s, data); err != nil {
+		t.Fatal(err)
 	}
+	return data
+}
+
+var stateOptions = []cmp.Option{
+	cmp.AllowUnexported(state{}, producer{}, producedBatch{}, epochStart{}, letterSource{}, sizeIndex{}, sizeMark{}, openTransaction{}, abortedTransaction{}),
+	cmp.FilterPath(func(p cmp.Path) bool { return p.Last().String() == ".reader" }, cmp.Ignore()),
 }
 
 // A flip of any bit is noticed, and a newer version is named.
 func TestCheckpointIsChecked(t *testing.T) {
-	data := appendCheckpoint(nil, exampleState())
+	data := appendCheckpoint(nil, transactionalState())
 	for bit := range len(data) * 8 {
 		flipped := bytes.Clone(data)
 		flipped[bit/8] ^= 1 << (bit % 8)
@@ -69,14 +107,15 @@ func TestCheckpointIsChecked(t *testing.T) {
 			t.Fatalf("cut to %d bytes and not noticed", n)
 		}
 	}
-	data[4] = 2
+	data[4] = 3
 	if err := parseCheckpoint(newState(1), data); !errors.Is(err, errCheckpointVersion) {
-		t.Fatalf("version 2: %v, want errCheckpointVersion", err)
+		t.Fatalf("version 3: %v, want errCheckpointVersion", err)
 	}
 }
 
 func FuzzCheckpoint(f *testing.F) {
 	f.Add(appendCheckpoint(nil, exampleState()))
+	f.Add(appendCheckpoint(nil, transactionalState()))
 	f.Add(appendCheckpoint(nil, newState(1)))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if len(data) > 9 { // let the content through to the parser
@@ -91,8 +130,7 @@ func FuzzCheckpoint(f *testing.F) {
 		if err := parseCheckpoint(again, appendCheckpoint(nil, s)); err != nil {
 			t.Fatal(err)
 		}
-		if d := cmp.Diff(s, again, cmp.AllowUnexported(state{}, producer{}, producedBatch{}, epochStart{}, letterSource{}, sizeIndex{}, sizeMark{}),
-			cmp.FilterPath(func(p cmp.Path) bool { return p.Last().String() == ".reader" }, cmp.Ignore())); d != "" {
+		if d := cmp.Diff(s, again, stateOptions...); d != "" {
 			t.Fatal(d)
 		}
 		if err := DumpCheckpoint(new(bytes.Buffer), data); err != nil {
@@ -112,7 +150,7 @@ func TestCheckpointAheadOfLog(t *testing.T) {
 	}
 	ahead := newState(10)
 	ahead.next = 2
-	ahead.producers[4] = &producer{batches: []producedBatch{{first: 0, last: 0, base: 0, appendTime: -1}, {first: 1, last: 1, base: 1, appendTime: -1}}}
+	ahead.producers[4] = &producer{coordinator: -1, begun: -1, ended: -1, batches: []producedBatch{{first: 0, last: 0, base: 0, appendTime: -1}, {first: 1, last: 1, base: 1, appendTime: -1}}}
 	done := make(chan error, 1)
 	if _, err := p.meta.Append(context.Background(), streamstore.RecordBatch{Count: 1, MaxTimestamp: -1, Payload: appendCheckpoint(nil, ahead)},
 		func(err error) { done <- err }); err != nil {

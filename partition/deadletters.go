@@ -124,7 +124,7 @@ func (p *Partition) appendLetters(ctx context.Context, source letterSource, lett
 			return err
 		}
 		records, size = records[:0], 0
-		if err := p.appendLocked(ctx, b, func(AppendResult, error) {}); err != nil {
+		if err := p.appendLocked(ctx, b, nil, func(AppendResult, error) {}); err != nil {
 			return err
 		}
 		end = record.Batch(b).NextOffset()

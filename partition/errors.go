@@ -33,6 +33,13 @@ var (
 	ErrOutOfOrderSequence = errors.New("out of order sequence number")
 	// ErrInvalidProducerEpoch says that a newer producer has the id.
 	ErrInvalidProducerEpoch = errors.New("invalid producer epoch")
+	// ErrInvalidTxnState says that a batch does not belong to a transaction that its coordinator
+	// knows, or is not part of the one that is open.
+	ErrInvalidTxnState = errors.New("invalid transaction state")
+	// ErrTooManyTransactions says that the partition can keep no more of what is aborted or open.
+	ErrTooManyTransactions = errors.New("too many transactions")
+	// ErrCoordinatorFenced says that a newer coordinator has written markers of the producer.
+	ErrCoordinatorFenced = errors.New("transaction coordinator fenced")
 	// ErrOffsetOutOfRange says that an offset is below the log start or above the high watermark.
 	ErrOffsetOutOfRange = errors.New("offset out of range")
 	// ErrNotInMemory says that ReadFast did not find the batch in memory.

@@ -58,6 +58,7 @@ type Partition struct {
 	closed        error             // guarded by mu; why nothing is accepted
 	highWatermark int64             // guarded by mu
 	pending       []pendingAppend   // guarded by mu; not durable, in order
+	decided       []decided         // guarded by mu; transactions whose marker is not durable, by marker
 	answering     bool              // guarded by mu; done of an earlier append is running
 	subscribers   []chan<- struct{} // guarded by mu
 	hold          holdState         // guarded by mu
@@ -346,10 +347,6 @@ func (p *Partition) Offsets() Offsets {
 func (p *Partition) offsetsLocked() Offsets {
 	return Offsets{LogStart: p.log.StartOffset(), HighWatermark: p.highWatermark, LastStable: p.lastStableLocked()}
 }
-
-// lastStableLocked is the first offset of an open transaction, or the high watermark. There
-// are no transactions yet: batches of a transaction are refused.
-func (p *Partition) lastStableLocked() int64 { return p.highWatermark }
 
 // Size is about how many bytes the log holds.
 func (p *Partition) Size() int64 {

@@ -23,15 +23,9 @@ type ReadResult struct {
 	HighWatermark    int64
 	LastStableOffset int64
 	LogStartOffset   int64
-	// Aborted are the aborted transactions with records among the batches, for ReadCommitted.
+	// Aborted are the aborted transactions with records among the batches, by first offset, for
+	// ReadCommitted.
 	Aborted []AbortedTransaction
-}
-
-// AbortedTransaction says that the records of a producer from an offset on, up to its next
-// abort marker, are not committed.
-type AbortedTransaction struct {
-	ProducerID  int64
-	FirstOffset int64
 }
 
 // Read returns whole batches, in order, from the one that contains from, about maxBytes of
@@ -86,6 +80,15 @@ func (p *Partition) read(from int64, isolation Isolation, fetch func(bound int64
 	r.Batches = make([]record.Batch, len(batches))
 	for i, b := range batches {
 		r.Batches[i] = record.Batch(b.Payload)
+	}
+	if n := len(r.Batches); isolation == ReadCommitted && n > 0 {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if start := p.log.StartOffset(); start > from { // what was aborted may be forgotten already
+			return ReadResult{HighWatermark: r.HighWatermark, LastStableOffset: r.LastStableOffset, LogStartOffset: start},
+				fmt.Errorf("read %s from %d, it begins at %d now: %w", p, from, start, ErrOffsetOutOfRange)
+		}
+		r.Aborted = p.state.abortedIn(from, r.Batches[n-1].NextOffset())
 	}
 	return r, nil
 }

@@ -26,19 +26,30 @@ type state struct {
 	maxTimestamp   int64 // largest time of all records so far, −1 if none …
 	maxTimestampAt int64 // … and the base offset of the first batch that has it
 	producers      map[int64]*producer
+	open           []openTransaction    // by first offset
+	aborted        []abortedTransaction // with records that may still be in the log, by last offset
 	epochs         []epochStart
 	letters        map[letterSource]int64 // last source offset accepted
 	sizes          sizeIndex
 
 	maxProducers int
-	reader       record.Reader // for dead letters
+	reader       record.Reader // for dead letters and markers
 }
 
-// producer is what is known of an idempotent producer.
+// producer is what is known of an idempotent or transactional producer.
 type producer struct {
 	epoch   int16
 	seen    int64           // ms; when it last appended, or was replayed
-	batches []producedBatch // up to keptBatches, oldest first, never empty
+	batches []producedBatch // of the epoch, up to keptBatches, oldest first
+
+	coordinator int32 // epoch of the coordinator of its last marker; −1 if there was none
+	begun       int64 // first offset of its open transaction; −1 if there is none
+	begunAt     int64 // ms; time of the first batch
+	ended       int64 // offset of its last marker that this leader knows of; −1 if none
+}
+
+func newProducer(epoch int16) *producer {
+	return &producer{epoch: epoch, coordinator: -1, begun: -1, begunAt: -1, ended: -1}
 }
 
 type producedBatch struct {
@@ -76,14 +87,20 @@ func (s *state) check(b record.Batch) (repeated *producedBatch, err error) {
 		// Not known, or forgotten by expiry: any number starts it (KIP-360).
 		return nil, nil
 	}
+	if p.begun >= 0 && !b.IsTransactional() {
+		return nil, fmt.Errorf("%w: producer %d has a transaction open here, and the batch is not part of it", ErrInvalidTxnState, id)
+	}
 	if epoch < p.epoch && !invariant.Off("producer-epoch") {
 		return nil, fmt.Errorf("%w: producer %d has epoch %d, the batch %d", ErrInvalidProducerEpoch, id, p.epoch, epoch)
 	}
 	if epoch > p.epoch {
 		// A producer that raised its own epoch after an error starts anew (KIP-360).
-		if sequence != 0 {
+		if sequence > 0 {
 			return nil, fmt.Errorf("%w: producer %d starts epoch %d with %d, want 0", ErrOutOfOrderSequence, id, epoch, sequence)
 		}
+		return nil, nil
+	}
+	if sequence < 0 { // a coordinator's, which does not count
 		return nil, nil
 	}
 	for i := range p.batches {
@@ -91,15 +108,18 @@ func (s *state) check(b record.Batch) (repeated *producedBatch, err error) {
 			return k, nil
 		}
 	}
-	last := p.batches[len(p.batches)-1].last
-	if want := int32((uint32(last) + 1) & (1<<31 - 1)); sequence != want && !invariant.Off("producer-sequence") {
+	want := int32(0) // after a marker that raised the epoch
+	if n := len(p.batches); n > 0 {
+		want = int32((uint32(p.batches[n-1].last) + 1) & (1<<31 - 1))
+	}
+	if sequence != want && !invariant.Off("producer-sequence") {
 		return nil, fmt.Errorf("%w: producer %d epoch %d sent %d, want %d", ErrOutOfOrderSequence, id, epoch, sequence, want)
 	}
 	return nil, nil
 }
 
 // apply folds a batch, offsets assigned, into the state. An error says that it holds dead
-// letters that cannot be read.
+// letters or a marker that cannot be read.
 func (s *state) apply(b record.Batch, now int64) error {
 	base, next := b.BaseOffset(), b.NextOffset()
 	if t := b.MaxTimestamp(); t > s.maxTimestamp {
@@ -110,7 +130,10 @@ func (s *state) apply(b record.Batch, now int64) error {
 	}
 	s.sizes.add(base, int64(len(b)))
 	s.next = next
-	if id := b.ProducerID(); id >= 0 && !b.IsControl() {
+	if b.IsControl() {
+		return s.applyMarker(b, now)
+	}
+	if id := b.ProducerID(); id >= 0 {
 		s.applyProducer(b, id, now)
 	}
 	if isDeadLetters(b) {
@@ -120,16 +143,17 @@ func (s *state) apply(b record.Batch, now int64) error {
 }
 
 func (s *state) applyProducer(b record.Batch, id, now int64) {
-	p := s.producers[id]
-	if p == nil {
-		if len(s.producers) >= s.maxProducers {
-			s.forgetOldest()
-		}
-		p = &producer{epoch: b.ProducerEpoch(), batches: make([]producedBatch, 0, keptBatches)}
-		s.producers[id] = p
+	p := s.producer(id, b.ProducerEpoch())
+	p.seen = now
+	if b.IsTransactional() && p.begun < 0 {
+		p.begun, p.begunAt = b.BaseOffset(), now
+		s.open = append(s.open, openTransaction{id, p.begun})
 	}
-	if p.epoch != b.ProducerEpoch() {
-		p.epoch, p.batches = b.ProducerEpoch(), p.batches[:0]
+	if b.BaseSequence() < 0 {
+		return
+	}
+	if p.batches == nil {
+		p.batches = make([]producedBatch, 0, keptBatches)
 	}
 	if len(p.batches) == keptBatches {
 		p.batches = p.batches[:copy(p.batches, p.batches[1:])]
@@ -138,14 +162,33 @@ func (s *state) applyProducer(b record.Batch, id, now int64) {
 	if b.LogAppendTime() {
 		kept.appendTime = b.MaxTimestamp()
 	}
-	p.batches, p.seen = append(p.batches, kept), now
+	p.batches = append(p.batches, kept)
 }
 
-// forgetOldest makes room by dropping the tenth of the producers not seen for the longest time.
+// producer returns what is known of a producer, in the epoch of what it appends now.
+func (s *state) producer(id int64, epoch int16) *producer {
+	p := s.producers[id]
+	if p == nil {
+		if len(s.producers) >= s.maxProducers {
+			s.forgetOldest()
+		}
+		p = newProducer(epoch)
+		s.producers[id] = p
+	}
+	if p.epoch != epoch {
+		p.epoch, p.batches = epoch, p.batches[:0]
+	}
+	return p
+}
+
+// forgetOldest makes room by dropping the tenth of the producers not seen for the longest time,
+// of those that have no transaction open.
 func (s *state) forgetOldest() {
 	ids := make([]int64, 0, len(s.producers))
-	for id := range s.producers {
-		ids = append(ids, id)
+	for id, p := range s.producers {
+		if p.begun < 0 {
+			ids = append(ids, id)
+		}
 	}
 	slices.SortFunc(ids, func(a, b int64) int {
 		if d := s.producers[a].seen - s.producers[b].seen; d != 0 {
@@ -153,7 +196,7 @@ func (s *state) forgetOldest() {
 		}
 		return int(max(min(a-b, 1), -1))
 	})
-	for _, id := range ids[:max(1, len(ids)/10)] {
+	for _, id := range ids[:min(len(ids), max(1, len(ids)/10))] {
 		delete(s.producers, id)
 	}
 }
@@ -161,7 +204,7 @@ func (s *state) forgetOldest() {
 // expire drops the producers that were not seen since the time before, in ms.
 func (s *state) expire(before int64) {
 	for id, p := range s.producers {
-		if p.seen < before {
+		if p.seen < before && p.begun < 0 {
 			delete(s.producers, id)
 		}
 	}
@@ -205,6 +248,7 @@ func (s *state) trim(start int64) {
 		s.epochs[0].start = max(s.epochs[0].start, start)
 	}
 	s.sizes.trim(start)
+	s.trimAborted(start)
 }
 
 const (
