@@ -5,6 +5,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/tabletopic/tabletopic/streamstore"
 )
 
 // Coordinator types of FindCoordinator.
@@ -14,8 +16,7 @@ const (
 )
 
 // handleFindCoordinator sends every group to the node that leads its partition of
-// __consumer_offsets. The error for transactions is the one that no client retries: librdkafka
-// takes all others as passing.
+// __consumer_offsets, and every transactional id to that of __transaction_state.
 func handleFindCoordinator(ctx context.Context, b *Broker, r *request, req *kmsg.FindCoordinatorRequest) kmsg.Response {
 	resp := kmsg.NewPtrFindCoordinatorResponse()
 	if r.version < 4 {
@@ -35,20 +36,25 @@ func handleFindCoordinator(ctx context.Context, b *Broker, r *request, req *kmsg
 }
 
 func (b *Broker) coordinator(ctx context.Context, r *request, kind int8, key string) (peer, error) {
+	var leader streamstore.NodeID
+	var err error
 	switch kind {
 	case coordinatorGroup:
 		if !r.may(opDescribe, onGroup, key) {
 			return peer{-1, "", -1}, kerr.GroupAuthorizationFailed
 		}
+		_, leader, err = b.groups.Find(ctx, key)
 	case coordinatorTransaction:
+		if key == "" {
+			return peer{-1, "", -1}, refuse(kerr.InvalidRequest, "the transactional id is empty")
+		}
 		if !r.may(opDescribe, onTxn, key) {
 			return peer{-1, "", -1}, kerr.TransactionalIDAuthorizationFailed
 		}
-		return peer{-1, "", -1}, refuse(kerr.TransactionalIDAuthorizationFailed, "transactions are not supported: remove transactional.id")
+		leader, err = b.txns.Leader(ctx, key)
 	default:
 		return peer{-1, "", -1}, refuse(kerr.InvalidRequest, "coordinators of type %d are not supported", kind)
 	}
-	leader, err := b.groups.Leader(ctx, key)
 	if err != nil {
 		return peer{-1, "", -1}, refuse(kerr.CoordinatorNotAvailable, "%v", err)
 	}

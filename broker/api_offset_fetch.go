@@ -8,13 +8,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// handleOffsetFetch answers for one group, from version 8 on for several. Without
-// transactions every offset is stable, so RequireStable asks for nothing more.
+// handleOffsetFetch answers for one group, from version 8 on for several.
 func handleOffsetFetch(ctx context.Context, b *Broker, r *request, req *kmsg.OffsetFetchRequest) kmsg.Response {
 	resp := kmsg.NewPtrOffsetFetchResponse()
 	if r.version >= 8 {
 		for _, g := range req.Groups {
-			resp.Groups = append(resp.Groups, b.fetchOffsets(ctx, r, g))
+			resp.Groups = append(resp.Groups, b.fetchOffsets(ctx, r, g, req.RequireStable))
 		}
 		return resp
 	}
@@ -27,7 +26,7 @@ func handleOffsetFetch(ctx context.Context, b *Broker, r *request, req *kmsg.Off
 	}
 	asked := kmsg.NewOffsetFetchRequestGroup()
 	asked.Group, asked.Topics = req.Group, topics
-	g := b.fetchOffsets(ctx, r, asked)
+	g := b.fetchOffsets(ctx, r, asked, req.RequireStable)
 	resp.ErrorCode = g.ErrorCode
 	for _, t := range g.Topics {
 		rt := kmsg.NewOffsetFetchResponseTopic()
@@ -42,7 +41,7 @@ func handleOffsetFetch(ctx context.Context, b *Broker, r *request, req *kmsg.Off
 	return resp
 }
 
-func (b *Broker) fetchOffsets(ctx context.Context, r *request, g kmsg.OffsetFetchRequestGroup) kmsg.OffsetFetchResponseGroup {
+func (b *Broker) fetchOffsets(ctx context.Context, r *request, g kmsg.OffsetFetchRequestGroup, requireStable bool) kmsg.OffsetFetchResponseGroup {
 	refused := func(code int16) kmsg.OffsetFetchResponseGroup {
 		resp := kmsg.NewOffsetFetchResponseGroup()
 		resp.Group, resp.ErrorCode = g.Group, code
@@ -66,7 +65,7 @@ func (b *Broker) fetchOffsets(ctx context.Context, r *request, g kmsg.OffsetFetc
 	if g.MemberID != nil {
 		member = *g.MemberID
 	}
-	resp, err := b.groups.Fetch(ctx, g.Group, member, g.MemberEpoch, allowed)
+	resp, err := b.groups.Fetch(ctx, g.Group, member, g.MemberEpoch, allowed, requireStable)
 	if err != nil {
 		return refused(groupCode(err))
 	}

@@ -52,6 +52,7 @@ func handleProduce(ctx context.Context, b *Broker, r *request) (*answer, error) 
 	appendCtx, cancel := context.WithDeadline(b.ctx, p.deadline)
 	defer cancel()
 	bytes := 0
+	verified := b.verifyProduce(appendCtx, r, req)
 	for i := range req.Topics {
 		t := &req.Topics[i]
 		name, err := b.produceTopic(r, req, t)
@@ -61,7 +62,7 @@ func handleProduce(ctx context.Context, b *Broker, r *request) (*answer, error) 
 			result := &p.resp.Topics[i].Partitions[j]
 			perr := err
 			if perr == nil {
-				perr = b.append(appendCtx, r.version, name, tp, func(res partition.AppendResult, err error) {
+				perr = b.append(appendCtx, r.version, name, tp, verified, func(res partition.AppendResult, err error) {
 					p.set(result, res, err)
 				})
 			}
@@ -103,8 +104,9 @@ func (b *Broker) produceTopic(r *request, req *kmsg.ProduceRequest, t *kmsg.Prod
 	switch {
 	case req.Acks < -1 || req.Acks > 1:
 		return "", refuse(kerr.InvalidRequiredAcks, "acks must be -1 (all), 0 or 1, not %d", req.Acks)
-	case req.TransactionID != nil:
-		return "", refuse(kerr.InvalidTxnState, "transactions are not supported: remove transactional.id")
+	}
+	if req.TransactionID != nil && !r.may(opWrite, onTxn, *req.TransactionID) {
+		return "", kerr.TransactionalIDAuthorizationFailed
 	}
 	if r.version >= 13 {
 		topic, ok := b.set.TopicByID(uuid.UUID(t.TopicID))
@@ -132,7 +134,7 @@ func (b *Broker) fromPeer(r *request) bool {
 	return b.cfg.PeerClientID != "" && r.clientID == b.cfg.PeerClientID && (!b.access.Enabled() || r.conn.session.client.Principal == security.Node)
 }
 
-func (b *Broker) append(ctx context.Context, version int16, topic string, tp *kmsg.ProduceRequestTopicPartition, done func(partition.AppendResult, error)) error {
+func (b *Broker) append(ctx context.Context, version int16, topic string, tp *kmsg.ProduceRequestTopicPartition, verified *verification, done func(partition.AppendResult, error)) error {
 	p, err := b.set.Partition(topic, tp.Partition)
 	if err != nil {
 		return produceError(err)
@@ -140,7 +142,14 @@ func (b *Broker) append(ctx context.Context, version int16, topic string, tp *km
 	if err := checkBatch(version, tp.Records); err != nil {
 		return err
 	}
-	return produceError(p.Append(ctx, tp.Records, done))
+	v, ok := verified.of(p)
+	if !ok {
+		return produceError(p.Append(ctx, tp.Records, done))
+	}
+	if verified.err != nil {
+		return verified.err
+	}
+	return produceError(p.AppendTransactional(ctx, tp.Records, v, done))
 }
 
 // checkBatch checks what a client must not send and the partition would take from the
@@ -164,8 +173,6 @@ func checkBatch(version int16, records []byte) error {
 		return refuse(kerr.InvalidRecord, "a partition takes one record batch per request, %d bytes follow the first", len(rest))
 	case batch.IsControl():
 		return refuse(kerr.InvalidRecord, "clients cannot write control batches")
-	case batch.IsTransactional():
-		return refuse(kerr.InvalidTxnState, "transactions are not supported: remove transactional.id")
 	case batch.Codec() == record.CodecZstd && version < 7: // KIP-110
 		return refuse(kerr.UnsupportedCompressionType, "zstd needs Produce v7 or later")
 	}
@@ -198,6 +205,10 @@ func produceError(err error) error {
 		code = kerr.OutOfOrderSequenceNumber
 	case errors.Is(err, partition.ErrInvalidProducerEpoch):
 		code = kerr.InvalidProducerEpoch
+	case errors.Is(err, partition.ErrInvalidTxnState):
+		code = kerr.InvalidTxnState
+	case errors.Is(err, partition.ErrTooManyTransactions):
+		code = kerr.PolicyViolation
 	default:
 		return err
 	}

@@ -11,6 +11,10 @@ import (
 // softwareName is what KIP-511 allows as the name and version of a client.
 var softwareName = regexp.MustCompile(`^[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?$`)
 
+// transactionVersion is the feature (KIP-584) that tells producers to use the second protocol of
+// transactions (KIP-890): epochs go up with each of them, and produce requests enlist partitions.
+const transactionVersion = "transaction.version"
+
 // handleAPIVersions answers any version above ours in version 0 with
 // UNSUPPORTED_VERSION and all ranges, so that the client can ask again (KIP-511).
 func handleAPIVersions(ctx context.Context, b *Broker, r *request) (*answer, error) {
@@ -20,6 +24,9 @@ func handleAPIVersions(ctx context.Context, b *Broker, r *request) (*answer, err
 		k.ApiKey, k.MinVersion, k.MaxVersion = int16(a.key), a.min, a.max
 		resp.ApiKeys = append(resp.ApiKeys, k)
 	}
+	resp.FinalizedFeaturesEpoch = 0
+	resp.SupportedFeatures = []kmsg.ApiVersionsResponseSupportedFeature{{Name: transactionVersion, MaxVersion: 2}}
+	resp.FinalizedFeatures = []kmsg.ApiVersionsResponseFinalizedFeature{{Name: transactionVersion, MaxVersionLevel: 2, MinVersionLevel: 2}}
 	if r.version > r.api.max {
 		r.version = 0
 		resp.ErrorCode = kerr.UnsupportedVersion.Code

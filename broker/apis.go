@@ -59,6 +59,11 @@ func newAPITable() *apiTable {
 		{key: kmsg.DeleteTopics, min: 1, max: 6, handle: on(handleDeleteTopics)},
 		{key: kmsg.DeleteRecords, min: 0, max: 2, handle: on(handleDeleteRecords)},
 		{key: kmsg.InitProducerID, min: 0, max: 5, handle: on(handleInitProducerID)},
+		{key: kmsg.AddPartitionsToTxn, min: 0, max: 5, handle: on(handleAddPartitionsToTxn)},
+		{key: kmsg.AddOffsetsToTxn, min: 0, max: 4, handle: on(handleAddOffsetsToTxn)},
+		{key: kmsg.EndTxn, min: 0, max: 5, handle: on(handleEndTxn)},
+		{key: kmsg.WriteTxnMarkers, min: 1, max: 2, handle: on(handleWriteTxnMarkers)},
+		{key: kmsg.TxnOffsetCommit, min: 0, max: 5, handle: on(handleTxnOffsetCommit)},
 		{key: kmsg.OffsetForLeaderEpoch, min: 2, max: 4, handle: on(handleOffsetForLeaderEpoch)},
 		{key: kmsg.AlterReplicaLogDirs, min: 1, max: 2, handle: on(handleAlterReplicaLogDirs)},
 		{key: kmsg.DescribeLogDirs, min: 1, max: 4, handle: on(handleDescribeLogDirs)},
@@ -86,6 +91,9 @@ func newAPITable() *apiTable {
 		{key: kmsg.GetTelemetrySubscriptions, min: 0, max: 0, handle: on(handleGetTelemetrySubscriptions)},
 		{key: kmsg.PushTelemetry, min: 0, max: 0, handle: on(handlePushTelemetry)},
 		{key: kmsg.ListConfigResources, min: 0, max: 1, handle: on(handleListConfigResources)},
+		{key: kmsg.DescribeProducers, min: 0, max: 0, handle: on(handleDescribeProducers)},
+		{key: kmsg.DescribeTransactions, min: 0, max: 0, handle: on(handleDescribeTransactions)},
+		{key: kmsg.ListTransactions, min: 0, max: 2, handle: on(handleListTransactions)},
 		{key: kmsg.DescribeTopicPartitions, min: 0, max: 0, handle: on(handleDescribeTopicPartitions)},
 	}}
 	for i := range t.list {
@@ -185,6 +193,8 @@ func sourceOf(req reflect.Value, name string) reflect.Value {
 		candidates = append(candidates, "CoordinatorKeys")
 	case "Results":
 		candidates = append(candidates, "Creations", "Filters", "Upsertions")
+	case "TransactionStates":
+		candidates = append(candidates, "TransactionalIDs")
 	}
 	for _, c := range candidates {
 		if f := req.FieldByName(c); f.IsValid() && f.Kind() == reflect.Slice && f.Len() > 0 {
@@ -201,7 +211,7 @@ func fillErrorFromKey(key, to reflect.Value, code int16) {
 		switch name := to.Type().Field(i).Name; {
 		case name == "ErrorCode":
 			field.SetInt(int64(code))
-		case name != "Topic" && name != "Partition" && name != "Key" && name != "Group":
+		case name != "Topic" && name != "Partition" && name != "Key" && name != "Group" && name != "TransactionalID":
 		case field.Type() == key.Type():
 			field.Set(key)
 		case field.Kind() == reflect.Pointer && field.Type().Elem() == key.Type():

@@ -323,7 +323,7 @@ func documentedRights(t *testing.T) map[string]rightRow {
 		t.Fatal(err)
 	}
 	rows := map[string]rightRow{}
-	row := regexp.MustCompile(`(?m)^\| (\w+) \| ([A-Z_]+ [A-Z]+(?: (?:or|and) [A-Z_]+ [A-Z]+)*|nothing) \| ?(.*?) ?\|$`)
+	row := regexp.MustCompile(`(?m)^\| (\w+) \| ([A-Z_]+ [A-Z_]+(?: (?:or|and) [A-Z_]+ [A-Z_]+)*|nothing) \| ?(.*?) ?\|$`)
 	for _, m := range row.FindAllStringSubmatch(string(text), -1) {
 		r := rightRow{without: m[3]}
 		if m[2] != "nothing" {
@@ -397,6 +397,13 @@ func TestEveryRequestNeedsItsRights(t *testing.T) {
 		kmsg.LeaveGroup:   func(r kmsg.Request) { r.(*kmsg.LeaveGroupRequest).Group = "n" },
 		kmsg.OffsetCommit: func(r kmsg.Request) { r.(*kmsg.OffsetCommitRequest).Group = "n" },
 		kmsg.Produce:      func(r kmsg.Request) { r.(*kmsg.ProduceRequest).Acks = 1 },
+		kmsg.AddOffsetsToTxn: func(r kmsg.Request) {
+			r.(*kmsg.AddOffsetsToTxnRequest).TransactionalID, r.(*kmsg.AddOffsetsToTxnRequest).Group = "n", "n"
+		},
+		kmsg.EndTxn: func(r kmsg.Request) { r.(*kmsg.EndTxnRequest).TransactionalID = "n" },
+		kmsg.TxnOffsetCommit: func(r kmsg.Request) {
+			r.(*kmsg.TxnOffsetCommitRequest).TransactionalID, r.(*kmsg.TxnOffsetCommitRequest).Group = "n", "n"
+		},
 	} {
 		before := fill[key]
 		fill[key] = func(r kmsg.Request) { before(r); set(r) }

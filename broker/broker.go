@@ -42,6 +42,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/tabletopic/tabletopic/broker/group"
+	"github.com/tabletopic/tabletopic/broker/txn"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/partition"
 	"github.com/tabletopic/tabletopic/security"
@@ -117,7 +118,7 @@ func (c *Config) setDefaults() {
 	def(&c.DefaultPartitions, 1)
 	def(&c.MaxPartitions, 10_000)
 	if c.ReservedTopics == nil {
-		c.ReservedTopics = []string{"__consumer_offsets", "__transaction_state"}
+		c.ReservedTopics = []string{group.Topic, txn.Topic}
 	}
 }
 
@@ -152,6 +153,7 @@ type Broker struct {
 	cfg    Config
 	set    *partition.Set
 	groups *group.Manager
+	txns   *txn.Manager
 	meta   *metadata.Store
 	access *security.Access
 	node   streamstore.Node
@@ -198,16 +200,16 @@ type Listener struct {
 	port int32
 }
 
-// Open serves the partitions of set and the groups on listeners until Close, which closes
-// them. access says who clients are and what they may do. Producer ids come from meta; node is
-// this process. Metrics are registered with reg unless it is nil.
-func Open(cfg Config, listeners []Listener, access *security.Access, set *partition.Set, groups *group.Manager, meta *metadata.Store, node streamstore.Node, log *slog.Logger, reg prometheus.Registerer) (*Broker, error) {
+// Open serves the partitions of set, the groups and the transactions on listeners until Close,
+// which closes them. access says who clients are and what they may do. Producer ids come from
+// meta; node is this process. Metrics are registered with reg unless it is nil.
+func Open(cfg Config, listeners []Listener, access *security.Access, set *partition.Set, groups *group.Manager, txns *txn.Manager, meta *metadata.Store, node streamstore.Node, log *slog.Logger, reg prometheus.Registerer) (*Broker, error) {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
 	b := &Broker{
-		cfg: cfg, set: set, groups: groups, meta: meta, access: access, node: node, log: log,
+		cfg: cfg, set: set, groups: groups, txns: txns, meta: meta, access: access, node: node, log: log,
 
 		apis:       newAPITable(),
 		listeners:  slices.Clone(listeners),

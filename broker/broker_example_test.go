@@ -10,6 +10,7 @@ import (
 
 	"github.com/tabletopic/tabletopic/broker"
 	"github.com/tabletopic/tabletopic/broker/group"
+	"github.com/tabletopic/tabletopic/broker/txn"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/objectstore"
 	"github.com/tabletopic/tabletopic/partition"
@@ -38,10 +39,12 @@ func Example() {
 	defer groups.Close()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	check(err)
+	txns := txn.Open(set, txn.Config{}, group.Topic, groups, nil, log)
+	defer txns.Close()
 	access, err := security.Open(ctx, security.Config{}, meta, log, nil) // everybody may do everything
 	check(err)
 	defer access.Close()
-	b, err := broker.Open(broker.Config{}, []broker.Listener{{Listener: listener}}, access, set, groups, meta, store.Node(), log, nil)
+	b, err := broker.Open(broker.Config{}, []broker.Listener{{Listener: listener}}, access, set, groups, txns, meta, store.Node(), log, nil)
 	check(err)
 	defer b.Close(ctx)
 

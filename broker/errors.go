@@ -7,7 +7,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 
-	"github.com/tabletopic/tabletopic/broker/group"
+	"github.com/tabletopic/tabletopic/internal/shards"
 	"github.com/tabletopic/tabletopic/partition"
 )
 
@@ -49,10 +49,24 @@ func codeAndText(err error) (int16, *string) {
 	return codeOf(err), &text
 }
 
+// txnCode is the code of a request to a transaction coordinator: why it refused the producer, or
+// that it did not answer, after which clients look for it again.
+func txnCode(refused *kerr.Error, err error) int16 {
+	switch {
+	case errors.Is(err, shards.ErrNotCoordinator):
+		return kerr.NotCoordinator.Code
+	case err != nil:
+		return codeOf(err)
+	case refused != nil:
+		return refused.Code
+	}
+	return 0
+}
+
 // groupCode is the code of a group request that its coordinator did not answer. Clients
 // look for the coordinator again and repeat.
 func groupCode(err error) int16 {
-	if errors.Is(err, group.ErrNotCoordinator) {
+	if errors.Is(err, shards.ErrNotCoordinator) {
 		return kerr.NotCoordinator.Code
 	}
 	return codeOf(err)

@@ -319,7 +319,7 @@ func TestConfigRefused(t *testing.T) {
 		case "no port":
 			l.Advertised = "host"
 		}
-		if b, err := Open(cfg, []Listener{l}, openAccess(t, security.Config{}, meta), set, groups, meta, node, slog.New(slog.DiscardHandler), nil); err == nil {
+		if b, err := Open(cfg, []Listener{l}, openAccess(t, security.Config{}, meta), set, groups, nil, meta, node, slog.New(slog.DiscardHandler), nil); err == nil {
 			b.Close(t.Context())
 			t.Errorf("%s: accepted", name)
 		}
@@ -337,7 +337,9 @@ func counterValue(t testing.TB, c prometheus.Counter) float64 {
 // Whatever the bytes, a connection ends, and without a panic.
 func FuzzConnection(f *testing.F) {
 	set, meta, node := openSet(f)
-	b, err := Open(Config{MaxRequestBytes: 1 << 16, MaxPartitions: 3, NoAutoCreate: true}, []Listener{{Listener: listen(f)}}, openAccess(f, security.Config{}, meta), set, openGroups(f, set), meta, node, slog.New(slog.DiscardHandler), nil)
+	groups := openGroups(f, set)
+	txns := openTransactions(f, set, groups)
+	b, err := Open(Config{MaxRequestBytes: 1 << 16, MaxPartitions: 3, NoAutoCreate: true}, []Listener{{Listener: listen(f)}}, openAccess(f, security.Config{}, meta), set, groups, txns, meta, node, slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -429,10 +431,30 @@ func requestsAbout(name string) map[kmsg.Key]func(kmsg.Request) {
 			p.Topics = []kmsg.OffsetFetchRequestTopic{{Topic: name, Partitions: []int32{3}}}
 			p.Groups = []kmsg.OffsetFetchRequestGroup{{Group: name}}
 		},
-		kmsg.OffsetDelete:     func(kmsg.Request) {},
-		kmsg.SASLHandshake:    func(kmsg.Request) {},
-		kmsg.SASLAuthenticate: func(kmsg.Request) {},
-		kmsg.DescribeACLs:     func(kmsg.Request) {},
+		kmsg.AddPartitionsToTxn: func(r kmsg.Request) {
+			p := r.(*kmsg.AddPartitionsToTxnRequest)
+			p.Topics = []kmsg.AddPartitionsToTxnRequestTopic{{Topic: name, Partitions: []int32{3}}}
+		},
+		kmsg.AddOffsetsToTxn: func(kmsg.Request) {},
+		kmsg.EndTxn:          func(kmsg.Request) {},
+		kmsg.WriteTxnMarkers: func(r kmsg.Request) {
+			p := r.(*kmsg.WriteTxnMarkersRequest)
+			p.Markers = []kmsg.WriteTxnMarkersRequestMarker{{Topics: []kmsg.WriteTxnMarkersRequestMarkerTopic{{Topic: name, Partitions: []int32{3}}}}}
+		},
+		kmsg.TxnOffsetCommit: func(r kmsg.Request) {
+			p := r.(*kmsg.TxnOffsetCommitRequest)
+			p.Topics = []kmsg.TxnOffsetCommitRequestTopic{{Topic: name, Partitions: []kmsg.TxnOffsetCommitRequestTopicPartition{{Partition: 3}}}}
+		},
+		kmsg.DescribeProducers: func(r kmsg.Request) {
+			p := r.(*kmsg.DescribeProducersRequest)
+			p.Topics = []kmsg.DescribeProducersRequestTopic{{Topic: name, Partitions: []int32{3}}}
+		},
+		kmsg.DescribeTransactions: func(r kmsg.Request) { r.(*kmsg.DescribeTransactionsRequest).TransactionalIDs = []string{name} },
+		kmsg.ListTransactions:     func(kmsg.Request) {},
+		kmsg.OffsetDelete:         func(kmsg.Request) {},
+		kmsg.SASLHandshake:        func(kmsg.Request) {},
+		kmsg.SASLAuthenticate:     func(kmsg.Request) {},
+		kmsg.DescribeACLs:         func(kmsg.Request) {},
 		kmsg.CreateACLs: func(r kmsg.Request) {
 			r.(*kmsg.CreateACLsRequest).Creations = []kmsg.CreateACLsRequestCreation{{ResourceName: name}}
 		},

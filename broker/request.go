@@ -183,6 +183,7 @@ const (
 	opDescribeConfig = kmsg.ACLOperationDescribeConfigs
 	opAlterConfig    = kmsg.ACLOperationAlterConfigs
 	opIdempotent     = kmsg.ACLOperationIdempotentWrite
+	opClusterAction  = kmsg.ACLOperationClusterAction
 
 	onTopic   = kmsg.ACLResourceTypeTopic
 	onGroup   = kmsg.ACLResourceTypeGroup

@@ -20,6 +20,7 @@ import (
 
 	"github.com/tabletopic/tabletopic/broker/group"
 	"github.com/tabletopic/tabletopic/internal/lab"
+	"github.com/tabletopic/tabletopic/internal/shard"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/partition"
 	"github.com/tabletopic/tabletopic/streamstore"
@@ -202,7 +203,7 @@ func TestGroupMoves(t *testing.T) {
 	}
 	was := coordinator()
 	topic, _ := one.set.Topic(group.Topic)
-	id := partition.ID{Topic: group.Topic, Index: group.PartitionOf("readers", len(topic.Partitions))}
+	id := partition.ID{Topic: group.Topic, Index: shard.PartitionOf("readers", len(topic.Partitions))}
 
 	if _, err := nodes[was].set.Move(t.Context(), []partition.ID{id}, streamstore.NodeID(3-was)); err != nil {
 		t.Fatal(err)

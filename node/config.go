@@ -82,6 +82,10 @@ type Config struct {
 
 	RetentionInterval time.Duration
 
+	TransactionMaxTimeout     time.Duration
+	TransactionalIDExpiration time.Duration
+	ProducerIDExpiration      time.Duration
+
 	CleanInterval time.Duration
 	DeleteGrace   time.Duration
 	SweepInterval time.Duration
@@ -132,6 +136,7 @@ func (c *Config) Fields() []Field {
 		CompactionObjects: 500, CompactionRate: 32 << 20, CompactionSplit: 8 << 20, ForceSplit: 2 * time.Hour, MinorBytes: 8 << 20, MajorBytes: 10 << 30,
 		CleanupInterval: time.Minute, CleanupBytes: 512 << 20, RetentionInterval: 30 * time.Second, CleanInterval: time.Minute,
 		DeleteGrace: 10 * time.Minute, SweepInterval: 24 * time.Hour, SweepGrace: 6 * time.Hour,
+		TransactionMaxTimeout: 15 * time.Minute, TransactionalIDExpiration: 7 * 24 * time.Hour, ProducerIDExpiration: 24 * time.Hour,
 		AutoCreateTopics: true, DefaultPartitions: 1, MaxRequestBytes: 100 << 20, MaxConnections: 10_000, MaxSessionPartitions: 200_000,
 		TableMemory: 256 << 20, TableSweep: 10 * time.Minute, TableSweepGrace: time.Hour,
 		RESTCredentials: "none", RESTCacheBytes: 64 << 20, ShutdownTimeout: 30 * time.Second,
@@ -199,6 +204,9 @@ func (c *Config) Fields() []Field {
 		{"compaction-cleanup-interval", &c.CleanupInterval, "how often linked objects that were trimmed are let go"},
 		{"compaction-cleanup-bytes", &c.CleanupBytes, "trimmed data that an index must link before it is written anew, in bytes"},
 		{"retention-check-interval", &c.RetentionInterval, "how often records that are older or more than retention allows are let go"},
+		{"transaction-max-timeout", &c.TransactionMaxTimeout, "longest transaction.timeout.ms that a producer may ask for (Kafka's transaction.max.timeout.ms)"},
+		{"transactional-id-expiration", &c.TransactionalIDExpiration, "how long a transactional.id without a transaction is known (Kafka's transactional.id.expiration.ms)"},
+		{"producer-id-expiration", &c.ProducerIDExpiration, "how long a partition knows a producer that appends nothing to it (Kafka's producer.id.expiration.ms)"},
 		{"clean-interval", &c.CleanInterval, "how often objects that hold nothing any more are looked for, and deleted"},
 		{"delete-grace", &c.DeleteGrace, "how long an object that holds nothing any more is kept for readers that know it"},
 		{"orphan-sweep-interval", &c.SweepInterval, "how often one node looks for objects in the store that the metadata does not know, and deletes them; never if negative"},
@@ -311,6 +319,9 @@ func (c *Config) bounds() error {
 		within("compaction-cleanup-interval", c.CleanupInterval, tick, long),
 		within("compaction-cleanup-bytes", c.CleanupBytes, 1, large),
 		within("retention-check-interval", c.RetentionInterval, tick, long),
+		within("transaction-max-timeout", c.TransactionMaxTimeout, tick, long),
+		within("transactional-id-expiration", c.TransactionalIDExpiration, tick, long),
+		within("producer-id-expiration", c.ProducerIDExpiration, tick, long),
 		within("clean-interval", c.CleanInterval, tick, long),
 		// Longer than the pause before a commit is repeated; see Config.DeleteGrace of package streamstore.
 		within("delete-grace", c.DeleteGrace, 10*time.Second, long),

@@ -24,6 +24,7 @@ import (
 
 	"github.com/tabletopic/tabletopic/broker"
 	"github.com/tabletopic/tabletopic/broker/group"
+	"github.com/tabletopic/tabletopic/broker/txn"
 	"github.com/tabletopic/tabletopic/catalog"
 	"github.com/tabletopic/tabletopic/catalog/named"
 	"github.com/tabletopic/tabletopic/catalog/rest"
@@ -63,6 +64,7 @@ type Node struct {
 	schemas      *control.Schemas
 	workers      *worker.Manager
 	coordinators *coordinator.Manager
+	txns         *txn.Manager
 	broker       *broker.Broker
 	access       *security.Access
 	tls          *security.TLS // nil if nothing uses it
@@ -151,6 +153,8 @@ func (n *Node) open(ctx context.Context) error {
 	}
 	groups := group.Open(n.set, group.Config{}, n.log)
 	n.onClose("groups", func(context.Context) error { groups.Close(); return nil })
+	n.txns = txn.Open(n.set, txn.Config{MaxTimeout: n.cfg.TransactionMaxTimeout, Expiration: n.cfg.TransactionalIDExpiration}, group.Topic, groups, n.peers, n.log)
+	n.onClose("transactions", func(context.Context) error { n.txns.Close(); return nil })
 	if err := n.serveHTTP(registry); err != nil {
 		return err
 	}
@@ -158,9 +162,9 @@ func (n *Node) open(ctx context.Context) error {
 		MaxConnections: n.cfg.MaxConnections, MaxConnectionsPerAddress: n.cfg.MaxConnectionsPerAddress, AuthTimeout: n.cfg.AuthTimeout, MaxRequestBytes: n.cfg.MaxRequestBytes,
 		NoAutoCreate: !n.cfg.AutoCreateTopics, DefaultPartitions: n.cfg.DefaultPartitions,
 		MaxSessionPartitions: n.cfg.MaxSessionPartitions, Mover: n,
-		ReservedTopics: []string{group.Topic, "__transaction_state", control.TopicName},
+		ReservedTopics: []string{group.Topic, txn.Topic, control.TopicName},
 		PeerTopic:      control.TopicName, PeerClientID: control.ClientID,
-	}, n.listeners, n.access, n.set, groups, meta, n.store.Node(), n.log, n.metrics)
+	}, n.listeners, n.access, n.set, groups, n.txns, meta, n.store.Node(), n.log, n.metrics)
 	if err != nil {
 		return err
 	}
@@ -246,7 +250,7 @@ func (n *Node) openLog(ctx context.Context, bucket objectstore.Bucket, meta *met
 		return fmt.Errorf("topic-defaults: %w", err)
 	}
 	err = n.patient(ctx, "partitions", func() (err error) {
-		n.set, err = partition.OpenSet(ctx, partition.Config{CheckTable: n.checkTable, Validator: validator, Defaults: defaults, RetentionInterval: n.cfg.RetentionInterval, Peers: n.peers}, n.store, meta, n.log)
+		n.set, err = partition.OpenSet(ctx, partition.Config{CheckTable: n.checkTable, Validator: validator, Defaults: defaults, RetentionInterval: n.cfg.RetentionInterval, ProducerExpiry: n.cfg.ProducerIDExpiration, Peers: n.peers}, n.store, meta, n.log)
 		return err
 	})
 	if err != nil {

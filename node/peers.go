@@ -15,7 +15,9 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/twmb/franz-go/pkg/kerr"
 
+	"github.com/tabletopic/tabletopic/broker/txn"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/partition"
 	"github.com/tabletopic/tabletopic/record"
@@ -24,7 +26,7 @@ import (
 // What nodes ask of each other, over their HTTP addresses. None of it decides who leads what:
 // metadata does.
 
-// peers implements partition.Peers.
+// peers implements partition.Peers and txn.Peers.
 type peers struct {
 	client         *http.Client
 	user, password string // by which the others know this node
@@ -74,6 +76,9 @@ func (p peers) Sync(ctx context.Context, m metadata.Member) error {
 // offsetsHeader is log start, high watermark and last stable offset of a partition.
 const offsetsHeader = "Tabletopic-Offsets"
 
+// abortedHeader is the aborted transactions among the batches, as JSON.
+const abortedHeader = "Tabletopic-Aborted"
+
 // Read implements partition.Peers.
 func (p peers) Read(ctx context.Context, m metadata.Member, id partition.ID, from int64, maxBytes int, isolation partition.Isolation) (res partition.ReadResult, err error) {
 	resp, err := p.do(ctx, m, http.MethodGet, fmt.Sprintf("/api/peer/partitions/%s/%d?from=%d&max=%d&isolation=%d", url.PathEscape(id.Topic), id.Index, from, maxBytes, isolation), nil)
@@ -84,6 +89,11 @@ func (p peers) Read(ctx context.Context, m metadata.Member, id partition.ID, fro
 		return res, err
 	}
 	defer resp.Body.Close()
+	if aborted := resp.Header.Get(abortedHeader); aborted != "" {
+		if err := json.Unmarshal([]byte(aborted), &res.Aborted); err != nil {
+			return res, fmt.Errorf("%s: %w", abortedHeader, err)
+		}
+	}
 	body, err := io.ReadAll(http.MaxBytesReader(nil, resp.Body, maxPeerBody))
 	for err == nil && len(body) > 0 {
 		var b record.Batch
@@ -113,6 +123,35 @@ func (p peers) AppendDeadLetters(ctx context.Context, m metadata.Member, id part
 		letters = letters[n:]
 	}
 	return nil
+}
+
+// Enlist implements txn.Peers.
+func (p peers) Enlist(ctx context.Context, m metadata.Member, e txn.Enlistment) (*kerr.Error, error) {
+	resp, err := p.do(ctx, m, http.MethodPost, "/api/peer/transactions", e)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	var code int16
+	if err := json.NewDecoder(resp.Body).Decode(&code); err != nil || code == 0 {
+		return nil, err
+	}
+	return kerr.TypedErrorForCode(code), nil
+}
+
+// AppendMarker implements txn.Peers.
+func (p peers) AppendMarker(ctx context.Context, m metadata.Member, id partition.ID, marker record.Marker, bumped bool) error {
+	resp, err := p.do(ctx, m, http.MethodPost, fmt.Sprintf("/api/peer/markers/%s/%d", url.PathEscape(id.Topic), id.Index), markerMessage{marker, bumped})
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}
+
+// markerMessage is a message of one node to another.
+type markerMessage struct {
+	Marker record.Marker
+	Bumped bool
 }
 
 // deadLetters is a message of one node to another.
@@ -161,6 +200,9 @@ var peerCodes = map[error]int{
 	partition.ErrNotLeader:               http.StatusMisdirectedRequest,
 	partition.ErrOffsetOutOfRange:        http.StatusRequestedRangeNotSatisfiable,
 	partition.ErrUnknownTopicOrPartition: http.StatusNotFound,
+	partition.ErrInvalidProducerEpoch:    http.StatusConflict,
+	partition.ErrCoordinatorFenced:       http.StatusPreconditionFailed,
+	txn.ErrNotCoordinator:                http.StatusServiceUnavailable,
 }
 
 func refusePeer(w http.ResponseWriter, err error) {
@@ -178,6 +220,8 @@ func refusePeer(w http.ResponseWriter, err error) {
 //	POST /api/peer/sync                              look at what others changed
 //	GET  /api/peer/partitions/{topic}/{partition}    record batches, and offsets in a header
 //	POST /api/peer/deadletters/{topic}/{partition}   deadLetters
+//	POST /api/peer/transactions                      txn.Enlistment; the Kafka code of a refusal
+//	POST /api/peer/markers/{topic}/{partition}       markerMessage
 //	POST /api/peer/move                              moveRequest, of partitions led here; nanoseconds of pause
 func (n *Node) handlePeers(mux *http.ServeMux) {
 	mux.HandleFunc("POST /api/peer/sync", func(w http.ResponseWriter, r *http.Request) {
@@ -196,6 +240,37 @@ func (n *Node) handlePeers(mux *http.ServeMux) {
 		}
 		if err == nil {
 			err = p.AppendDeadLetters(r.Context(), in.SourceTopic, in.SourcePartition, in.Letters)
+		}
+		if err != nil {
+			refusePeer(w, err)
+			return
+		}
+		answer(w, http.StatusOK, struct{}{})
+	})
+	mux.HandleFunc("POST /api/peer/transactions", func(w http.ResponseWriter, r *http.Request) {
+		var in txn.Enlistment
+		var refused *kerr.Error
+		err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 16<<20)).Decode(&in)
+		if err == nil {
+			refused, err = n.txns.EnlistHere(r.Context(), in)
+		}
+		switch {
+		case err != nil:
+			refusePeer(w, err)
+		case refused != nil:
+			answer(w, http.StatusOK, refused.Code)
+		default:
+			answer(w, http.StatusOK, 0)
+		}
+	})
+	mux.HandleFunc("POST /api/peer/markers/{topic}/{partition}", func(w http.ResponseWriter, r *http.Request) {
+		var in markerMessage
+		p, err := n.peerPartition(r)
+		if err == nil {
+			err = json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&in)
+		}
+		if err == nil {
+			err = n.txns.AppendMarker(r.Context(), partition.ID{Topic: p.Topic(), Index: p.Index()}, in.Marker, in.Bumped)
 		}
 		if err != nil {
 			refusePeer(w, err)
@@ -248,6 +323,14 @@ func (n *Node) peerRead(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		refusePeer(w, err)
 		return
+	}
+	if len(res.Aborted) > 0 {
+		aborted, err := json.Marshal(res.Aborted)
+		if err != nil {
+			refusePeer(w, err)
+			return
+		}
+		w.Header().Set(abortedHeader, string(aborted))
 	}
 	for _, b := range res.Batches {
 		if _, err := w.Write(b); err != nil {

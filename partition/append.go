@@ -103,7 +103,7 @@ func (p *Partition) appendLocked(ctx context.Context, b record.Batch, check func
 		return nil
 	}
 	if check == nil {
-		check = Verification{producer: record.NoProducerID}.check(b)
+		check = Verification{}.check(b)
 	}
 	if err := check(p.state); err != nil {
 		p.mu.Unlock()

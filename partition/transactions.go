@@ -3,7 +3,6 @@ package partition
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"fmt"
 	"slices"
 
@@ -40,58 +39,13 @@ type decided struct {
 // maxAborted bounds the aborted transactions of a partition that its log still holds.
 const maxAborted = 1_000_000
 
-// A Marker ends the transaction of a producer in a partition (KIP-98).
-type Marker struct {
-	ProducerID       int64
-	ProducerEpoch    int16
-	CoordinatorEpoch int32 // a marker of an older coordinator is refused
-	Commit           bool
-	// Bumped says that the epoch is above the one that the records of the transaction have
-	// (KIP-890): a marker that is late cannot end the next transaction.
-	Bumped bool
-}
-
-// Batch returns the control batch of the marker.
-func (m Marker) Batch(now int64) (record.Batch, error) {
-	key := binary.BigEndian.AppendUint16(make([]byte, 2, 4), markerType(m.Commit)) // version 0, type
-	value := binary.BigEndian.AppendUint32(make([]byte, 2, 6), uint32(m.CoordinatorEpoch))
-	return record.AppendBatch(nil, record.BatchOptions{
-		Idempotent: true, ProducerID: m.ProducerID, ProducerEpoch: m.ProducerEpoch, BaseSequence: record.NoSequence, Transactional: true, Control: true,
-	}, []record.Record{{Timestamp: now, Key: key, Value: value}})
-}
-
-func markerType(commit bool) uint16 {
-	if commit {
-		return 1
-	}
-	return 0
-}
-
-// ParseMarker reads a control batch.
-func ParseMarker(r *record.Reader, b record.Batch) (Marker, error) {
-	m := Marker{ProducerID: b.ProducerID(), ProducerEpoch: b.ProducerEpoch()}
-	if err := r.Reset(b); err != nil {
-		return m, fmt.Errorf("marker at offset %d: %w", b.BaseOffset(), err)
-	}
-	var rec record.Record
-	ok, err := r.Next(&rec)
-	if err != nil {
-		return m, fmt.Errorf("marker at offset %d: %w", b.BaseOffset(), err)
-	}
-	if !ok || len(rec.Key) < 4 || len(rec.Value) < 6 || binary.BigEndian.Uint16(rec.Key[2:]) > 1 {
-		return m, fmt.Errorf("%w: marker at offset %d is neither commit nor abort", ErrCorrupt, b.BaseOffset())
-	}
-	m.Commit = binary.BigEndian.Uint16(rec.Key[2:]) == 1
-	m.CoordinatorEpoch = int32(binary.BigEndian.Uint32(rec.Value[2:]))
-	return m, nil
-}
-
-// A Verification lets a batch begin a transaction. It comes from before the coordinator was asked
+// A Verification, other than the zero value, lets a batch begin a transaction. It comes from before the coordinator was asked
 // whether the partition takes part: a marker that came since then refuses the batch, which would
 // else open a transaction that nobody ends.
 type Verification struct {
 	producer int64
 	ended    int64
+	known    bool
 }
 
 // Verification reports whether the producer has a transaction open here, in its epoch. If not,
@@ -99,7 +53,7 @@ type Verification struct {
 func (p *Partition) Verification(producerID int64, epoch int16) (v Verification, open bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	v = Verification{producerID, -1}
+	v = Verification{producerID, -1, true}
 	if known := p.state.producers[producerID]; known != nil {
 		v.ended = known.ended
 		open = known.begun >= 0 && known.epoch == epoch
@@ -110,21 +64,26 @@ func (p *Partition) Verification(producerID int64, epoch int16) (v Verification,
 // check makes sure that a batch which begins a transaction may.
 func (v Verification) check(b record.Batch) func(*state) error {
 	return func(s *state) error {
-		if !b.IsTransactional() || b.IsControl() {
+		if !b.IsTransactional() {
 			return nil
 		}
-		id, ended := b.ProducerID(), int64(-1)
-		if p := s.producers[id]; p != nil {
-			if p.begun >= 0 {
-				return nil
-			}
-			ended = p.ended
-		}
-		if (v.producer != id || v.ended != ended) && !invariant.Off("transaction-verified") {
-			return fmt.Errorf("%w: producer %d begins a transaction that its coordinator does not know, or that ended meanwhile", ErrInvalidTxnState, id)
-		}
-		return s.roomForTransaction()
+		return s.checkBegin(b.ProducerID(), v)
 	}
+}
+
+// checkBegin returns why a producer that has no transaction open may not begin one.
+func (s *state) checkBegin(producer int64, v Verification) error {
+	ended := int64(-1)
+	if p := s.producers[producer]; p != nil {
+		if p.begun >= 0 {
+			return nil
+		}
+		ended = p.ended
+	}
+	if (!v.known || v.producer != producer || v.ended != ended) && !invariant.Off("transaction-verified") {
+		return fmt.Errorf("%w: producer %d begins a transaction that its coordinator does not know, or that ended meanwhile", ErrInvalidTxnState, producer)
+	}
+	return s.roomForTransaction()
 }
 
 func (s *state) roomForTransaction() error {
@@ -144,27 +103,35 @@ func (p *Partition) AppendTransactional(ctx context.Context, batches []byte, v V
 	return p.append(ctx, b, v.check(b), done)
 }
 
-// AppendOwn appends a batch that a part of this process made for an internal topic: also those
-// of a transaction, without sequence numbers, and markers that CheckMarker allowed.
-func (p *Partition) AppendOwn(ctx context.Context, b record.Batch, done func(AppendResult, error)) error {
-	return p.append(ctx, b, func(s *state) error {
-		if begins := b.IsTransactional() && !b.IsControl() && s.begun(b.ProducerID()) < 0; begins {
-			return s.roomForTransaction()
-		}
-		return nil
-	}, done)
+// CheckTransaction returns why a producer may not append to its transaction; v is of before its
+// coordinator was asked, if it was.
+func (p *Partition) CheckTransaction(producerID int64, epoch int16, v Verification) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if known := p.state.producers[producerID]; known != nil && epoch < known.epoch {
+		return fmt.Errorf("%w: producer %d has epoch %d, not %d", ErrInvalidProducerEpoch, producerID, known.epoch, epoch)
+	}
+	return p.state.checkBegin(producerID, v)
 }
 
-// AppendMarker ends the transaction of a producer here, and returns when that is durable.
-// ErrInvalidProducerEpoch and ErrCoordinatorFenced refuse one that is too late. A marker that
-// comes twice does no harm.
-func (p *Partition) AppendMarker(ctx context.Context, m Marker) error {
-	b, err := m.Batch(p.now())
+// AppendOwn appends a batch that a part of this process made for an internal topic: also records
+// of a transaction, without sequence numbers, and markers, if CheckTransaction and CheckMarker
+// allow them.
+func (p *Partition) AppendOwn(ctx context.Context, b record.Batch, done func(AppendResult, error)) error {
+	return p.append(ctx, b, func(*state) error { return nil }, done)
+}
+
+// AppendMarker ends the transaction of a producer here, and returns when that is durable. Bumped
+// says that the marker's epoch is above the one that the records of the transaction have
+// (KIP-890): one that is late does not end the next transaction. ErrInvalidProducerEpoch and
+// ErrCoordinatorFenced refuse what is too late. A marker that comes twice does no harm.
+func (p *Partition) AppendMarker(ctx context.Context, m record.Marker, bumped bool) error {
+	b, err := record.AppendMarker(nil, m, p.now())
 	if err != nil {
 		return fmt.Errorf("append to %s: %w", p, err)
 	}
 	durable := make(chan error, 1)
-	check := func(s *state) error { return s.checkMarker(m) }
+	check := func(s *state) error { return s.checkMarker(m, bumped) }
 	if err := p.append(ctx, b, check, func(_ AppendResult, err error) { durable <- err }); err != nil {
 		return err
 	}
@@ -176,14 +143,14 @@ func (p *Partition) AppendMarker(ctx context.Context, m Marker) error {
 	}
 }
 
-// CheckMarker returns why a marker is too late; nil if it is not.
-func (p *Partition) CheckMarker(m Marker) error {
+// CheckMarker returns why AppendMarker would refuse a marker.
+func (p *Partition) CheckMarker(m record.Marker, bumped bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.state.checkMarker(m)
+	return p.state.checkMarker(m, bumped)
 }
 
-func (s *state) checkMarker(m Marker) error {
+func (s *state) checkMarker(m record.Marker, bumped bool) error {
 	p := s.producers[m.ProducerID]
 	switch {
 	case p == nil:
@@ -192,7 +159,7 @@ func (s *state) checkMarker(m Marker) error {
 		return fmt.Errorf("%w: marker of producer %d by coordinator epoch %d, there was one by %d", ErrCoordinatorFenced, m.ProducerID, m.CoordinatorEpoch, p.coordinator)
 	case m.ProducerEpoch < p.epoch && !invariant.Off("marker-epoch"):
 		return fmt.Errorf("%w: marker of producer %d in epoch %d, it has epoch %d", ErrInvalidProducerEpoch, m.ProducerID, m.ProducerEpoch, p.epoch)
-	case m.Bumped && m.ProducerEpoch == p.epoch && p.begun >= 0 && !invariant.Off("marker-late"):
+	case bumped && m.ProducerEpoch == p.epoch && p.begun >= 0 && !invariant.Off("marker-late"):
 		return fmt.Errorf("%w: marker of producer %d is of an earlier transaction than the one that is open", ErrInvalidProducerEpoch, m.ProducerID)
 	}
 	return nil
@@ -200,7 +167,7 @@ func (s *state) checkMarker(m Marker) error {
 
 // applyMarker folds a control batch into the state.
 func (s *state) applyMarker(b record.Batch, now int64) error {
-	m, err := ParseMarker(&s.reader, b)
+	m, err := record.ParseMarker(&s.reader, b)
 	if err != nil {
 		return err
 	}

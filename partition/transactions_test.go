@@ -33,9 +33,9 @@ func inTransaction(t testing.TB, p *Partition, b produced) int64 {
 	return a.BaseOffset
 }
 
-func appendMarker(t testing.TB, p *Partition, m Marker) {
+func appendMarker(t testing.TB, p *Partition, m record.Marker, bumped bool) {
 	t.Helper()
-	if err := p.AppendMarker(context.Background(), m); err != nil {
+	if err := p.AppendMarker(context.Background(), m, bumped); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -60,7 +60,7 @@ func readCommitted(t testing.TB, p *Partition, from int64, size int) (values []s
 				aborted = aborted[1:]
 			}
 			if b.IsControl() {
-				m, err := ParseMarker(&r, b)
+				m, err := record.ParseMarker(&r, b)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -129,7 +129,7 @@ func TestTransactionsModel(t *testing.T) {
 					k.epoch++
 					k.sequence = 0
 				}
-				appendMarker(t, p, Marker{ProducerID: k.id, ProducerEpoch: k.epoch, Commit: commit, Bumped: bump})
+				appendMarker(t, p, record.Marker{ProducerID: k.id, ProducerEpoch: k.epoch, Commit: commit}, bump)
 				for _, i := range k.entries {
 					log[i].kept = commit
 				}
@@ -185,7 +185,9 @@ func TestMarkerIsDurableBeforeItCounts(t *testing.T) {
 	inTransaction(t, p, produced{producer: 1, values: []string{"a"}})
 	hold := c.now.Hold(objectstore.Before, isWALWrite)
 	marked := make(chan error, 1)
-	go func() { marked <- p.AppendMarker(context.Background(), Marker{ProducerID: 1, Commit: true}) }()
+	go func() {
+		marked <- p.AppendMarker(context.Background(), record.Marker{ProducerID: 1, Commit: true}, false)
+	}()
 	<-hold.Reached()
 	if o := p.Offsets(); o.LastStable != 0 {
 		t.Fatalf("last stable offset %d while the marker is on its way, want 0", o.LastStable)
@@ -205,22 +207,23 @@ func TestLateMarkersAreRefused(t *testing.T) {
 	c := newCluster(t)
 	p := c.start().create(t, "t", 1, nil)
 	inTransaction(t, p, produced{producer: 1, epoch: 5, values: []string{"a"}})
-	appendMarker(t, p, Marker{ProducerID: 1, ProducerEpoch: 6, CoordinatorEpoch: 3, Commit: true, Bumped: true})
+	appendMarker(t, p, record.Marker{ProducerID: 1, ProducerEpoch: 6, CoordinatorEpoch: 3, Commit: true}, true)
 	inTransaction(t, p, produced{producer: 1, epoch: 6, values: []string{"b"}})
 	for _, crash := range []bool{false, true} {
 		if crash {
 			p = c.start().partition(t, "t", 0)
 		}
 		for _, test := range []struct {
-			name string
-			m    Marker
-			want error
+			name   string
+			m      record.Marker
+			bumped bool
+			want   error
 		}{
-			{"coordinator", Marker{ProducerID: 1, ProducerEpoch: 7, CoordinatorEpoch: 2, Bumped: true}, ErrCoordinatorFenced},
-			{"epoch", Marker{ProducerID: 1, ProducerEpoch: 5, CoordinatorEpoch: 3}, ErrInvalidProducerEpoch},
-			{"transaction before", Marker{ProducerID: 1, ProducerEpoch: 6, CoordinatorEpoch: 3, Bumped: true}, ErrInvalidProducerEpoch},
+			{"coordinator", record.Marker{ProducerID: 1, ProducerEpoch: 7, CoordinatorEpoch: 2}, true, ErrCoordinatorFenced},
+			{"epoch", record.Marker{ProducerID: 1, ProducerEpoch: 5, CoordinatorEpoch: 3}, false, ErrInvalidProducerEpoch},
+			{"transaction before", record.Marker{ProducerID: 1, ProducerEpoch: 6, CoordinatorEpoch: 3}, true, ErrInvalidProducerEpoch},
 		} {
-			if err := p.AppendMarker(context.Background(), test.m); !errors.Is(err, test.want) {
+			if err := p.AppendMarker(context.Background(), test.m, test.bumped); !errors.Is(err, test.want) {
 				t.Errorf("%s: %v, want %v", test.name, err, test.want)
 			}
 		}
@@ -246,12 +249,12 @@ func TestFencedProducers(t *testing.T) {
 		t.Fatal("the transaction is not open")
 	}
 	wantRefused(t, p, produced{producer: 1, sequence: 1, values: []string{"v"}}, ErrInvalidTxnState)
-	appendMarker(t, p, Marker{ProducerID: 1, Commit: true})
+	appendMarker(t, p, record.Marker{ProducerID: 1, Commit: true}, false)
 	data := produced{producer: 1, sequence: 1, values: []string{"late"}, attr: transactional}.bytes(t)
 	if err := p.AppendTransactional(context.Background(), data, late, func(AppendResult, error) {}); !errors.Is(err, ErrInvalidTxnState) {
 		t.Fatalf("a batch that was verified before the marker: %v, want ErrInvalidTxnState", err)
 	}
-	appendMarker(t, p, Marker{ProducerID: 1, ProducerEpoch: 1, Bumped: true})
+	appendMarker(t, p, record.Marker{ProducerID: 1, ProducerEpoch: 1}, true)
 	wantRefused(t, p, produced{producer: 1, sequence: 1, values: []string{"v"}, attr: transactional}, ErrInvalidProducerEpoch)
 	if o := p.Offsets(); o.LastStable != o.HighWatermark {
 		t.Fatalf("last stable offset %d, high watermark %d: something is open", o.LastStable, o.HighWatermark)
@@ -276,7 +279,7 @@ func TestOpenTransactionsAreKept(t *testing.T) {
 	if n := len(p.Producers()); n != 10 {
 		t.Fatalf("%d producers are known, want 10", n)
 	}
-	appendMarker(t, p, Marker{ProducerID: 1, Commit: true})
+	appendMarker(t, p, record.Marker{ProducerID: 1, Commit: true}, false)
 	inTransaction(t, p, produced{producer: 11, values: []string{"v"}})
 	if o := p.Offsets(); o.LastStable != 1 {
 		t.Fatalf("last stable offset %d, want 1", o.LastStable)

@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -86,26 +85,12 @@ func (f *abortedFilter) drop(b record.Batch) (bool, error) {
 		if len(f.open) == 0 {
 			return true, nil
 		}
-		abort, err := abortMarker(b)
-		if abort {
-			delete(f.open, b.ProducerID())
+		var r record.Reader
+		m, err := record.ParseMarker(&r, b)
+		if err == nil && !m.Commit {
+			delete(f.open, m.ProducerID)
 		}
 		return true, err
 	}
 	return b.IsTransactional() && f.open[b.ProducerID()], nil
-}
-
-// abortMarker reports whether a control batch ends a transaction as aborted: the key of its
-// record is a version and a type, 0 for abort.
-func abortMarker(b record.Batch) (bool, error) {
-	var r record.Reader
-	if err := r.Reset(b); err != nil {
-		return false, fmt.Errorf("marker at offset %d: %w", b.BaseOffset(), err)
-	}
-	var rec record.Record
-	ok, err := r.Next(&rec)
-	if err != nil || !ok {
-		return false, err
-	}
-	return len(rec.Key) >= 4 && binary.BigEndian.Uint16(rec.Key[2:]) == 0, nil
 }

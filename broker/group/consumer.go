@@ -136,7 +136,7 @@ func (c *consumerGroup) hold(m *consumerMember, now current) {
 
 // write folds a record in and makes it durable with the step. The shard folds it in again,
 // which changes nothing.
-func (s *State) write(step *shard.Step, r record.Record) {
+func (s *State) write(step *shard.Step, r shard.Record) {
 	err := s.Replay(r)
 	invariant.Check(err == nil, "replay own group record: %v", err)
 	step.Records = append(step.Records, r)
@@ -247,7 +247,7 @@ func (s *State) consumerGroup(id string, create bool) (*group, *refusal) {
 	switch {
 	case g != nil && g.consumer != nil:
 		return g, nil
-	case g != nil && len(g.members)+len(g.pending) > 0:
+	case g != nil && len(g.members)+len(g.invited) > 0:
 		return nil, refuse(kerr.GroupIDNotFound, "group %q has members of the classic protocol: they have to leave first", id)
 	case !create && g == nil:
 		return nil, refuse(kerr.GroupIDNotFound, "group %q does not exist", id)
@@ -526,7 +526,7 @@ func (s *State) removeConsumer(g *group, m *consumerMember, now time.Time, step 
 
 func (s *State) removeRecords(g *group, m *consumerMember, step *shard.Step) {
 	for _, kind := range []int16{consumerCurrentKey, consumerTargetMemberKey, consumerMemberKey} {
-		s.write(step, record.Record{Key: consumerKey(kind, g.id, m.id)})
+		s.write(step, shard.Record{Record: record.Record{Key: consumerKey(kind, g.id, m.id)}})
 	}
 }
 

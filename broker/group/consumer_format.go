@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/twmb/franz-go/pkg/kbin"
 
+	"github.com/tabletopic/tabletopic/internal/shard"
 	"github.com/tabletopic/tabletopic/record"
 )
 
@@ -49,14 +50,14 @@ func consumerValue() []byte { return kbin.AppendInt16(nil, 0) }
 // noTags ends a value.
 func noTags(v []byte) []byte { return append(v, 0) }
 
-func consumerGroupRecord(group string, epoch int32, hash uint64, now time.Time) record.Record {
+func consumerGroupRecord(group string, epoch int32, hash uint64, now time.Time) shard.Record {
 	v := kbin.AppendInt32(consumerValue(), epoch)
 	v = append(v, 1, metadataHashTag, 8) // one tag, of 8 bytes
 	v = binary.BigEndian.AppendUint64(v, hash)
-	return record.Record{Key: consumerKey(consumerGroupKey, group), Value: v, Timestamp: now.UnixMilli()}
+	return shard.Record{Record: record.Record{Key: consumerKey(consumerGroupKey, group), Value: v, Timestamp: now.UnixMilli()}}
 }
 
-func consumerMemberRecord(group, member string, s *subscription) record.Record {
+func consumerMemberRecord(group, member string, s *subscription) shard.Record {
 	v := kbin.AppendCompactNullableString(consumerValue(), nonEmpty(s.instance))
 	v = kbin.AppendCompactNullableString(v, nonEmpty(s.rack))
 	v = kbin.AppendCompactString(v, s.clientID)
@@ -68,24 +69,24 @@ func consumerMemberRecord(group, member string, s *subscription) record.Record {
 	v = kbin.AppendCompactNullableString(v, nonEmpty(s.regex))
 	v = kbin.AppendInt32(v, int32(s.rebalance.Milliseconds()))
 	v = kbin.AppendCompactNullableString(v, nonEmpty(s.assignor))
-	return record.Record{Key: consumerKey(consumerMemberKey, group, member), Value: noTags(v)}
+	return shard.Record{Record: record.Record{Key: consumerKey(consumerMemberKey, group, member), Value: noTags(v)}}
 }
 
-func consumerTargetRecord(group string, epoch int32) record.Record {
-	return record.Record{Key: consumerKey(consumerTargetKey, group), Value: noTags(kbin.AppendInt32(consumerValue(), epoch))}
+func consumerTargetRecord(group string, epoch int32) shard.Record {
+	return shard.Record{Record: record.Record{Key: consumerKey(consumerTargetKey, group), Value: noTags(kbin.AppendInt32(consumerValue(), epoch))}}
 }
 
-func consumerTargetMemberRecord(group, member string, target partitionSet) record.Record {
-	return record.Record{Key: consumerKey(consumerTargetMemberKey, group, member), Value: noTags(target.append(consumerValue()))}
+func consumerTargetMemberRecord(group, member string, target partitionSet) shard.Record {
+	return shard.Record{Record: record.Record{Key: consumerKey(consumerTargetMemberKey, group, member), Value: noTags(target.append(consumerValue()))}}
 }
 
-func consumerCurrentRecord(group, member string, c *current) record.Record {
+func consumerCurrentRecord(group, member string, c *current) shard.Record {
 	v := kbin.AppendInt32(consumerValue(), c.epoch)
 	v = kbin.AppendInt32(v, c.previous)
 	v = append(v, byte(c.state))
 	v = c.assigned.append(v)
 	v = c.revoking.append(v)
-	return record.Record{Key: consumerKey(consumerCurrentKey, group, member), Value: noTags(v)}
+	return shard.Record{Record: record.Record{Key: consumerKey(consumerCurrentKey, group, member), Value: noTags(v)}}
 }
 
 // partitionID names a partition by the id of its topic.
@@ -249,8 +250,8 @@ func (s *State) forgetConsumer(version int16, id, member string) {
 }
 
 // records are what survives of a group of the consumer protocol, its offsets apart.
-func (c *consumerGroup) records(id string, since time.Time) []record.Record {
-	out := []record.Record{consumerGroupRecord(id, c.epoch, c.hash, since)}
+func (c *consumerGroup) records(id string, since time.Time) []shard.Record {
+	out := []shard.Record{consumerGroupRecord(id, c.epoch, c.hash, since)}
 	for _, m := range c.ordered() {
 		out = append(out, consumerMemberRecord(id, m.id, &m.subscription))
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/tabletopic/tabletopic/internal/shard"
-	"github.com/tabletopic/tabletopic/record"
 )
 
 // Every partition of a subscribed topic has one owner, who subscribes to it; loads of members
@@ -123,7 +122,7 @@ type consumerModel struct {
 	t          *testing.T
 	r          *rand.Rand
 	state      *State
-	log        []record.Record
+	log        []shard.Record
 	now        time.Time
 	topics     *Topics
 	version    uint64

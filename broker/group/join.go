@@ -45,8 +45,8 @@ func (s *State) Join(now time.Time, t shard.Ticket, req *kmsg.JoinGroupRequest, 
 			return s.replaceStatic(g, g.members[old], id, now, t, req, resp, client)
 		}
 	case id == "" && req.Version >= 4: // KIP-394: a member first learns its id
-		g.pending[newID] = now.Add(millis(req.SessionTimeoutMillis))
-		s.wakeBy(g.pending[newID])
+		g.invited[newID] = now.Add(millis(req.SessionTimeoutMillis))
+		s.wakeBy(g.invited[newID])
 		resp.MemberID = newID
 		return refuse(kerr.MemberIDRequired)
 	case id == "":
@@ -60,7 +60,7 @@ func (s *State) Join(now time.Time, t shard.Ticket, req *kmsg.JoinGroupRequest, 
 	}
 	resp.MemberID = id
 	m := g.members[id]
-	_, waiting := g.pending[id]
+	_, waiting := g.invited[id]
 	if m == nil && req.MemberID != "" && !waiting {
 		return refuse(kerr.UnknownMemberID)
 	}
@@ -72,7 +72,7 @@ func (s *State) Join(now time.Time, t shard.Ticket, req *kmsg.JoinGroupRequest, 
 		m.expires = now.Add(m.session)
 		return answer(t, resp)
 	}
-	delete(g.pending, id)
+	delete(g.invited, id)
 	if m == nil {
 		g.joined++
 		m = &member{id: id, instance: instance, order: g.joined}
@@ -109,7 +109,7 @@ func (s *State) checkJoin(req *kmsg.JoinGroupRequest) *kerr.Error {
 		return kerr.InconsistentGroupProtocol
 	}
 	if g == nil || len(g.members) == 0 {
-		if req.MemberID != "" && (g == nil || g.pending[req.MemberID].IsZero()) {
+		if req.MemberID != "" && (g == nil || g.invited[req.MemberID].IsZero()) {
 			return kerr.UnknownMemberID
 		}
 		return nil
@@ -228,7 +228,7 @@ func (s *State) rebalance(g *group, now time.Time, step *shard.Step) {
 
 // tryCompleteJoin ends the joining once everyone is there.
 func (s *State) tryCompleteJoin(g *group, now time.Time, step *shard.Step) {
-	if g.phase != preparing || g.initial || len(g.pending) > 0 {
+	if g.phase != preparing || g.initial || len(g.invited) > 0 {
 		return
 	}
 	for _, m := range g.members {
@@ -454,8 +454,8 @@ func (s *State) Leave(now time.Time, t shard.Ticket, req *kmsg.LeaveGroupRequest
 		if instance != "" && memberID == "" { // an administrator names only the instance
 			memberID = g.static[instance]
 		}
-		if _, given := g.pending[memberID]; given && instance == "" {
-			delete(g.pending, memberID)
+		if _, given := g.invited[memberID]; given && instance == "" {
+			delete(g.invited, memberID)
 			s.tryCompleteJoin(g, now, &step)
 			return 0
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/internal/shard"
 )
 
@@ -31,7 +32,7 @@ func (s *State) Commit(now time.Time, t shard.Ticket, req *kmsg.OffsetCommitRequ
 			case len(deref(rp.Metadata)) > s.cfg.MaxMetadata:
 				sp.ErrorCode = kerr.OffsetMetadataTooLarge.Code
 			default:
-				o := offset{rp.Offset, -1, deref(rp.Metadata), now}
+				o := offset{offset: rp.Offset, leaderEpoch: -1, metadata: deref(rp.Metadata), committed: now}
 				if req.Version >= 6 {
 					o.leaderEpoch = rp.LeaderEpoch
 				}
@@ -78,12 +79,16 @@ func (s *State) checkCommit(now time.Time, req *kmsg.OffsetCommitRequest) *kerr.
 
 // Fetch returns the offsets of one group, all of them if topics is nil. A member of the
 // consumer protocol says its epoch; others none, -1.
-func (s *State) Fetch(t shard.Ticket, group, member string, epoch int32, topics []kmsg.OffsetFetchRequestGroupTopic) shard.Step {
+func (s *State) Fetch(t shard.Ticket, group, member string, epoch int32, topics []kmsg.OffsetFetchRequestGroupTopic, requireStable bool) shard.Step {
 	resp := kmsg.NewOffsetFetchResponseGroup()
 	resp.Group = group
 	var offsets map[topicPartition]offset
+	var unstable map[topicPartition]int
 	if g := s.groups[group]; g != nil {
 		offsets = g.offsets
+		if requireStable && !invariant.Off("group-stable-offset") {
+			unstable = g.unstable
+		}
 		if g.consumer != nil && (member != "" || epoch >= 0) {
 			if err := g.consumer.checkEpoch(member, epoch); err != nil {
 				resp.ErrorCode = err.Code
@@ -92,18 +97,19 @@ func (s *State) Fetch(t shard.Ticket, group, member string, epoch int32, topics 
 		}
 	}
 	if topics == nil {
-		topics = allTopics(offsets)
+		topics = allTopics(offsets, unstable)
 	}
 	for _, rt := range topics {
 		st := kmsg.NewOffsetFetchResponseGroupTopic()
 		st.Topic = rt.Topic
 		for _, p := range rt.Partitions {
 			sp := kmsg.NewOffsetFetchResponseGroupTopicPartition()
-			sp.Partition, sp.Offset, sp.LeaderEpoch = p, -1, -1
-			if o, ok := offsets[topicPartition{rt.Topic, p}]; ok {
+			sp.Partition, sp.Offset, sp.LeaderEpoch, sp.Metadata = p, -1, -1, kmsg.StringPtr("")
+			tp := topicPartition{rt.Topic, p}
+			if unstable[tp] > 0 {
+				sp.ErrorCode = kerr.UnstableOffsetCommit.Code
+			} else if o, ok := offsets[tp]; ok {
 				sp.Offset, sp.LeaderEpoch, sp.Metadata = o.offset, o.leaderEpoch, kmsg.StringPtr(o.metadata)
-			} else {
-				sp.Metadata = kmsg.StringPtr("")
 			}
 			st.Partitions = append(st.Partitions, sp)
 		}
@@ -112,10 +118,15 @@ func (s *State) Fetch(t shard.Ticket, group, member string, epoch int32, topics 
 	return answer(t, resp)
 }
 
-func allTopics(offsets map[topicPartition]offset) []kmsg.OffsetFetchRequestGroupTopic {
+func allTopics(offsets map[topicPartition]offset, unstable map[topicPartition]int) []kmsg.OffsetFetchRequestGroupTopic {
 	partitions := map[string][]int32{}
 	for tp := range offsets {
 		partitions[tp.topic] = append(partitions[tp.topic], tp.partition)
+	}
+	for tp := range unstable {
+		if _, ok := offsets[tp]; !ok {
+			partitions[tp.topic] = append(partitions[tp.topic], tp.partition)
+		}
 	}
 	var out []kmsg.OffsetFetchRequestGroupTopic
 	for _, topic := range slices.Sorted(maps.Keys(partitions)) {
@@ -145,7 +156,7 @@ func (s *State) DeleteOffsets(t shard.Ticket, req *kmsg.OffsetDeleteRequest) sha
 			tp := topicPartition{rt.Topic, rp.Partition}
 			if g.subscribes(rt.Topic) {
 				sp.ErrorCode = kerr.GroupSubscribedToTopic.Code
-			} else if _, ok := g.offsets[tp]; ok {
+			} else if g.has(tp) {
 				step.Records = append(step.Records, offsetRecord(g.id, tp, nil))
 			}
 			st.Partitions = append(st.Partitions, sp)
@@ -173,7 +184,7 @@ func (g *group) subscribes(topic string) bool {
 func (s *State) ForgetTopic(t shard.Ticket, topic string) shard.Step {
 	step := answer(t, nil)
 	for _, id := range slices.Sorted(maps.Keys(s.groups)) {
-		for tp := range s.groups[id].offsets {
+		for tp := range s.groups[id].partitions() {
 			if tp.topic == topic {
 				step.Records = append(step.Records, offsetRecord(id, tp, nil))
 			}
@@ -196,7 +207,7 @@ func (s *State) Delete(t shard.Ticket, group string) shard.Step {
 		return answer(t, resp)
 	}
 	step := answer(t, resp)
-	for tp := range g.offsets {
+	for tp := range g.partitions() {
 		step.Records = append(step.Records, offsetRecord(group, tp, nil))
 	}
 	step.Records = append(step.Records, g.tombstone())

@@ -7,6 +7,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/tabletopic/tabletopic/internal/shard"
 	"github.com/tabletopic/tabletopic/record"
 )
 
@@ -21,6 +22,8 @@ import (
 //	value  ┌────────────┬────────────────────────────────────┐
 //	       │ version 2  │ OffsetCommitValue 3, GroupMetadataValue 3; null deletes
 //	       └────────────┴────────────────────────────────────┘
+//
+// Offsets that a transaction commits are in batches of the transaction, and count from its marker on.
 const (
 	offsetKeyVersion   = 1
 	groupKeyVersion    = 2
@@ -39,11 +42,12 @@ type offset struct {
 	leaderEpoch int32
 	metadata    string
 	committed   time.Time
+	order       int64 // of its record among all
 }
 
-func offsetRecord(group string, tp topicPartition, o *offset) record.Record {
+func offsetRecord(group string, tp topicPartition, o *offset) shard.Record {
 	key := kmsg.OffsetCommitKey{Version: offsetKeyVersion, Group: group, Topic: tp.topic, Partition: tp.partition}
-	r := record.Record{Key: key.AppendTo(nil)}
+	r := shard.Record{Record: record.Record{Key: key.AppendTo(nil)}}
 	if o != nil {
 		v := kmsg.NewOffsetCommitValue()
 		v.Version, v.Offset, v.LeaderEpoch, v.Metadata, v.CommitTimestamp = offsetValueVersion, o.offset, o.leaderEpoch, o.metadata, o.committed.UnixMilli()
@@ -52,9 +56,16 @@ func offsetRecord(group string, tp topicPartition, o *offset) record.Record {
 	return r
 }
 
-func groupRecord(group string, v *kmsg.GroupMetadataValue) record.Record {
+// pendingRecord is an offset that a transaction commits.
+func pendingRecord(group string, tp topicPartition, txn shard.Producer, o offset) shard.Record {
+	r := offsetRecord(group, tp, &o)
+	r.Txn = &txn
+	return r
+}
+
+func groupRecord(group string, v *kmsg.GroupMetadataValue) shard.Record {
 	key := kmsg.GroupMetadataKey{Version: groupKeyVersion, Group: group}
-	r := record.Record{Key: key.AppendTo(nil)}
+	r := shard.Record{Record: record.Record{Key: key.AppendTo(nil)}}
 	if v != nil {
 		v.Version = groupValueVersion
 		r.Value, r.Timestamp = v.AppendTo(nil), v.CurrentStateTimestamp

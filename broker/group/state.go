@@ -49,14 +49,17 @@ func (c *Config) setDefaults() {
 type State struct {
 	cfg    Config
 	groups map[string]*group
-	wake   time.Time // no deadline is before it; zero if there is none
-	expiry time.Time // next look for offsets past their retention
+	// pending are the offsets that open transactions commit, by producer id.
+	pending map[int64]map[groupPartition]pendingOffset
+	order   int64     // of the last offset record
+	wake    time.Time // no deadline is before it; zero if there is none
+	expiry  time.Time // next look for offsets past their retention
 }
 
 // NewState returns the state of an empty partition.
 func NewState(cfg Config) *State {
 	cfg.setDefaults()
-	return &State{cfg: cfg, groups: map[string]*group{}, wake: time.Unix(0, 0)}
+	return &State{cfg: cfg, groups: map[string]*group{}, pending: map[int64]map[groupPartition]pendingOffset{}, wake: time.Unix(0, 0)}
 }
 
 type phase string // the names are what DescribeGroups shows
@@ -77,15 +80,16 @@ type group struct {
 	leader       string
 	members      map[string]*member
 	static       map[string]string    // instance id to member id
-	pending      map[string]time.Time // ids given out that have not joined yet, until when
+	invited      map[string]time.Time // ids given out that have not joined yet, until when
 	offsets      map[topicPartition]offset
-	since        time.Time // when the phase was last written
-	deadline     time.Time // of preparing or completing
-	initial      bool      // preparing, and waiting for more first members
-	joined       int       // counts joins, for a stable order
+	unstable     map[topicPartition]int // how many open transactions commit an offset
+	since        time.Time              // when the phase was last written
+	deadline     time.Time              // of preparing or completing
+	initial      bool                   // preparing, and waiting for more first members
+	joined       int                    // counts joins, for a stable order
 
 	// Not nil: the group is one of the consumer protocol, and of the above only id, phase empty,
-	// protocolType, offsets and since are its.
+	// protocolType, offsets, unstable and since are its.
 	consumer *consumerGroup
 }
 
@@ -95,9 +99,9 @@ func (g *group) occupied() bool {
 }
 
 // tombstone is the record that ends the group.
-func (g *group) tombstone() record.Record {
+func (g *group) tombstone() shard.Record {
 	if g.consumer != nil {
-		return record.Record{Key: consumerKey(consumerGroupKey, g.id)}
+		return shard.Record{Record: record.Record{Key: consumerKey(consumerGroupKey, g.id)}}
 	}
 	return groupRecord(g.id, nil)
 }
@@ -125,7 +129,7 @@ func (s *State) group(id string) *group {
 	if g == nil {
 		g = &group{
 			id: id, phase: empty, members: map[string]*member{}, static: map[string]string{},
-			pending: map[string]time.Time{}, offsets: map[topicPartition]offset{},
+			invited: map[string]time.Time{}, offsets: map[topicPartition]offset{}, unstable: map[topicPartition]int{},
 		}
 		s.groups[id] = g
 	}
@@ -138,26 +142,36 @@ func (g *group) ordered() []*member {
 }
 
 // Replay implements [shard.State].
-func (s *State) Replay(r record.Record) error {
+func (s *State) Replay(r shard.Record) error {
+	if r.Marker != nil {
+		s.endTxn(r.Marker.ProducerID, r.Marker.Commit)
+		return nil
+	}
 	if len(r.Key) >= 2 {
 		switch version := int16(binary.BigEndian.Uint16(r.Key)); version {
 		case consumerGroupKey, consumerMemberKey, consumerTargetKey, consumerTargetMemberKey, consumerCurrentKey:
-			return s.replayConsumer(version, r)
+			return s.replayConsumer(version, r.Record)
 		}
 	}
-	ok, ov, gk, gv, err := parseRecord(r)
+	ok, ov, gk, gv, err := parseRecord(r.Record)
 	switch {
 	case err != nil:
 		return err
 	case ok != nil && ov == nil:
-		g := s.group(ok.Group)
-		delete(g.offsets, topicPartition{ok.Topic, ok.Partition})
+		s.forget(ok.Group, topicPartition{ok.Topic, ok.Partition})
 	case ok != nil:
 		epoch := ov.LeaderEpoch
 		if ov.Version < 3 {
 			epoch = -1
 		}
-		s.group(ok.Group).offsets[topicPartition{ok.Topic, ok.Partition}] = offset{ov.Offset, epoch, ov.Metadata, time.UnixMilli(ov.CommitTimestamp)}
+		s.order++
+		tp := topicPartition{ok.Topic, ok.Partition}
+		o := offset{ov.Offset, epoch, ov.Metadata, time.UnixMilli(ov.CommitTimestamp), s.order}
+		if r.Txn != nil {
+			s.replayPending(ok.Group, tp, *r.Txn, o)
+			return nil
+		}
+		s.group(ok.Group).offsets[tp] = o
 	case gv == nil:
 		delete(s.groups, gk.Group)
 	default:
@@ -197,7 +211,7 @@ func (g *group) replay(v *kmsg.GroupMetadataValue) {
 }
 
 // record is what survives of the group, with the assignments given.
-func (g *group) record(now time.Time, assignment func(*member) []byte) record.Record {
+func (g *group) record(now time.Time, assignment func(*member) []byte) shard.Record {
 	v := kmsg.NewGroupMetadataValue()
 	v.ProtocolType, v.Generation, v.CurrentStateTimestamp = g.protocolType, g.generation, now.UnixMilli()
 	if len(g.members) > 0 {
@@ -224,8 +238,9 @@ func (m *member) metadata(protocol string) []byte {
 }
 
 // Snapshot implements [shard.State].
-func (s *State) Snapshot() []record.Record {
-	var out []record.Record
+func (s *State) Snapshot() []shard.Record {
+	var out []shard.Record
+	var offsets []orderedRecord
 	for _, id := range slices.Sorted(maps.Keys(s.groups)) {
 		g := s.groups[id]
 		switch {
@@ -236,10 +251,25 @@ func (s *State) Snapshot() []record.Record {
 			out = append(out, g.record(g.since, func(m *member) []byte { return m.assignment }))
 		}
 		for tp, o := range g.offsets {
-			out = append(out, offsetRecord(g.id, tp, &o))
+			offsets = append(offsets, orderedRecord{o.order, offsetRecord(g.id, tp, &o)})
 		}
 	}
+	for _, pending := range s.pending {
+		for gp, p := range pending {
+			offsets = append(offsets, orderedRecord{p.order, pendingRecord(gp.group, gp.topicPartition, p.txn, p.offset)})
+		}
+	}
+	// Of two commits of one partition the later counts, also if a transaction ends later.
+	slices.SortFunc(offsets, func(a, b orderedRecord) int { return cmp.Compare(a.order, b.order) })
+	for _, o := range offsets {
+		out = append(out, o.record)
+	}
 	return out
+}
+
+type orderedRecord struct {
+	order  int64
+	record shard.Record
 }
 
 // Wake implements [shard.State].
@@ -259,7 +289,7 @@ func (s *State) Tick(now time.Time) shard.Step {
 	s.wake = time.Time{}
 	for _, id := range slices.Sorted(maps.Keys(s.groups)) {
 		s.tick(s.groups[id], now, &step)
-		if g := s.groups[id]; !g.occupied() && len(g.pending)+len(g.offsets) == 0 && g.since.IsZero() {
+		if g := s.groups[id]; !g.occupied() && len(g.invited)+len(g.offsets)+len(g.unstable) == 0 && g.since.IsZero() {
 			delete(s.groups, id) // never more than a first, unfinished join
 		}
 	}
@@ -272,9 +302,9 @@ func (s *State) tick(g *group, now time.Time, step *shard.Step) {
 		s.tickConsumer(g, now, step)
 		return
 	}
-	for id, until := range g.pending {
+	for id, until := range g.invited {
 		if !now.Before(until) {
-			delete(g.pending, id)
+			delete(g.invited, id)
 		}
 	}
 	for _, m := range g.ordered() {
@@ -289,7 +319,7 @@ func (s *State) tick(g *group, now time.Time, step *shard.Step) {
 		s.timeUp(g, now, step)
 	}
 	s.tryCompleteJoin(g, now, step)
-	for _, until := range g.pending {
+	for _, until := range g.invited {
 		s.wakeBy(until)
 	}
 	for _, m := range g.members {
@@ -311,7 +341,7 @@ func (s *State) timeUp(g *group, now time.Time, step *shard.Step) {
 			g.deadline = now.Add(g.rebalanceTimeout())
 			return
 		}
-		clear(g.pending)
+		clear(g.invited)
 		s.completeJoin(g, now, step)
 	case completing:
 		late := false
@@ -347,7 +377,7 @@ func (s *State) expire(now time.Time, step *shard.Step) {
 }
 
 func (s *State) expireGroup(g *group, now time.Time, step *shard.Step) {
-	if g.occupied() || len(g.pending) > 0 || now.Sub(g.since) < s.cfg.Retention {
+	if g.occupied() || len(g.invited) > 0 || len(g.unstable) > 0 || now.Sub(g.since) < s.cfg.Retention {
 		return
 	}
 	left := len(g.offsets)

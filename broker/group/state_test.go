@@ -20,7 +20,7 @@ import (
 // script drives a State by the verbs of testdata and prints what it answers.
 type script struct {
 	state   *State
-	log     []record.Record // what is durable
+	log     []shard.Record // what is durable
 	now     time.Time
 	tickets map[shard.Ticket]string
 	topics  *Topics
@@ -253,7 +253,7 @@ func (s *script) run(line string) {
 		if args["epoch"] != "" {
 			epoch = int32(num("epoch"))
 		}
-		s.apply(s.state.Fetch(s.ticket(name), args["group"], args["member"], epoch, nil))
+		s.apply(s.state.Fetch(s.ticket(name), args["group"], args["member"], epoch, nil, args["stable"] == "true"))
 	case "delete-offsets":
 		req := kmsg.NewPtrOffsetDeleteRequest()
 		req.Group = args["group"]
@@ -305,17 +305,8 @@ func TestState(t *testing.T) {
 	})
 }
 
-// Kafka's own tools find a group in the partition that its Java hash tells.
-func TestPartitionOfIsJavaHash(t *testing.T) {
-	for group, want := range map[string]int32{"": 0, "a": 97 % 50, "my-group": 36, "consumer-group-1": 20, "日本": 47} {
-		if got := PartitionOf(group, 50); got != want {
-			t.Errorf("PartitionOf(%q) = %d, want %d", group, got, want)
-		}
-	}
-}
-
 func TestReplayRefusesNewerRecords(t *testing.T) {
-	err := NewState(Config{}).Replay(record.Record{Key: []byte{0, 9, 1}, Value: []byte{0}})
+	err := NewState(Config{}).Replay(shard.Record{Record: record.Record{Key: []byte{0, 9, 1}, Value: []byte{0}}})
 	if err == nil || !strings.Contains(err.Error(), "version 9") {
 		t.Errorf("got %v, want an error that names version 9", err)
 	}
@@ -332,7 +323,7 @@ func FuzzReplay(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, key, value []byte) {
 		state := NewState(Config{})
-		if state.Replay(record.Record{Key: key, Value: value}) != nil {
+		if state.Replay(shard.Record{Record: record.Record{Key: key, Value: value}}) != nil {
 			return
 		}
 		// What was accepted can be written again and means the same.

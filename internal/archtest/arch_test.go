@@ -47,7 +47,9 @@ var level = map[string]int{
 	"catalog/rest":                2,
 	"catalog/sql":                 2,
 	"partition":                   3,
+	"internal/shards":             3,
 	"broker/group":                3,
+	"broker/txn":                  3,
 	"coordinator/control":         3,
 	"catalog/s3tables":            3,
 	"catalog/server":              3,
@@ -70,7 +72,9 @@ var allowed = map[string][]string{
 	"record":                      {"internal/invariant"},
 	"streamstore/streamstoretest": {"streamstore"},
 	"catalog/catalogtest":         {"catalog"},
-	"broker/group":                {"partition"},
+	"internal/shards":             {"partition"},
+	"broker/group":                {"partition", "internal/shards"},
+	"broker/txn":                  {"partition", "internal/shards"},
 	"coordinator/control":         {"partition"},
 }
 

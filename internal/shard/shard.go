@@ -6,6 +6,9 @@
 // be under way; answers keep their order, so that nobody is told of a state that could
 // still be lost. When an append fails the shard ends, and whoever opens it again replays.
 //
+// Records may be part of a producer's transaction, and markers end one (KIP-98). What they mean
+// before and after their marker is the state's to know.
+//
 // Once the log has grown by SnapshotBytes, the whole state is appended and what came before
 // is trimmed, which keeps a start short.
 package shard
@@ -36,9 +39,9 @@ type Log interface {
 // A State is owned by one goroutine. It has no clock, goroutine or I/O.
 type State interface {
 	// Replay folds one record in. It is the only way that durable state changes.
-	Replay(r record.Record) error
+	Replay(r Record) error
 	// Snapshot returns records that build the durable state from nothing.
-	Snapshot() []record.Record
+	Snapshot() []Record
 	// Tick does what is due at now.
 	Tick(now time.Time) Step
 	// Wake is when Tick is next due; zero means never.
@@ -48,9 +51,22 @@ type State interface {
 // A Ticket names a request until it is answered. Zero is nobody.
 type Ticket uint64
 
+// A Record is one of the log.
+type Record struct {
+	record.Record
+	Txn    *Producer      // whose transaction it is part of; nil if of none
+	Marker *record.Marker // if it is a marker, which then is all of it
+}
+
+// A Producer of a transaction.
+type Producer struct {
+	ID    int64
+	Epoch int16
+}
+
 // A Step is what a handler wants done: records first, then answers.
 type Step struct {
-	Records []record.Record
+	Records []Record
 	Answers []Answer
 }
 
@@ -169,6 +185,20 @@ func (s *Shard[S]) replay(ctx context.Context) error {
 }
 
 func (s *Shard[S]) replayBatch(reader *record.Reader, b record.Batch, from int64) error {
+	if b.IsControl() {
+		m, err := record.ParseMarker(reader, b)
+		if err == nil {
+			err = s.state.Replay(Record{Marker: &m})
+		}
+		if err != nil {
+			return fmt.Errorf("replay marker at offset %d: %w", b.BaseOffset(), err)
+		}
+		return nil
+	}
+	var txn *Producer
+	if b.IsTransactional() {
+		txn = &Producer{b.ProducerID(), b.ProducerEpoch()}
+	}
 	if err := reader.Reset(b); err != nil {
 		return fmt.Errorf("replay batch at offset %d: %w", b.BaseOffset(), err)
 	}
@@ -184,7 +214,7 @@ func (s *Shard[S]) replayBatch(reader *record.Reader, b record.Batch, from int64
 		if r.Offset < from {
 			continue
 		}
-		if err := s.state.Replay(r); err != nil {
+		if err := s.state.Replay(Record{Record: r, Txn: txn}); err != nil {
 			return fmt.Errorf("replay record at offset %d: %w", r.Offset, err)
 		}
 	}
@@ -283,14 +313,9 @@ func (s *Shard[S]) apply(ctx context.Context, step Step) error {
 }
 
 // append writes records in batches of bounded size.
-func (s *Shard[S]) append(ctx context.Context, records []record.Record) error {
+func (s *Shard[S]) append(ctx context.Context, records []Record) error {
 	for len(records) > 0 {
-		n, size := 0, 0
-		for n < len(records) && (n == 0 || size < s.cfg.BatchBytes) {
-			size += len(records[n].Key) + len(records[n].Value) + 16
-			n++
-		}
-		batch, err := record.AppendBatch(nil, record.BatchOptions{ProducerID: -1, ProducerEpoch: -1, BaseSequence: -1}, records[:n])
+		batch, n, err := s.batch(records)
 		if err != nil {
 			return err
 		}
@@ -311,6 +336,30 @@ func (s *Shard[S]) append(ctx context.Context, records []record.Record) error {
 		}
 	}
 	return nil
+}
+
+// batch makes a batch of the first n of records: those of one transaction, or of none, or a marker.
+func (s *Shard[S]) batch(records []Record) (batch []byte, n int, err error) {
+	first := records[0]
+	if first.Marker != nil {
+		batch, err = record.AppendMarker(nil, *first.Marker, first.Timestamp)
+		return batch, 1, err
+	}
+	var plain []record.Record
+	for size := 0; n < len(records) && (n == 0 || size < s.cfg.BatchBytes); n++ {
+		r := records[n]
+		if r.Marker != nil || (r.Txn == nil) != (first.Txn == nil) || r.Txn != nil && *r.Txn != *first.Txn {
+			break
+		}
+		size += len(r.Key) + len(r.Value) + 16
+		plain = append(plain, r.Record)
+	}
+	var o record.BatchOptions
+	if p := first.Txn; p != nil {
+		o = record.BatchOptions{Idempotent: true, ProducerID: p.ID, ProducerEpoch: p.Epoch, BaseSequence: record.NoSequence, Transactional: true}
+	}
+	batch, err = record.AppendBatch(nil, o, plain)
+	return batch, n, err
 }
 
 // complete answers what the log has by now.

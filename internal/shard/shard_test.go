@@ -26,7 +26,7 @@ type counters struct {
 
 func newCounters() *counters { return &counters{values: map[string]int64{}} }
 
-func (c *counters) Replay(r record.Record) error {
+func (c *counters) Replay(r Record) error {
 	if len(r.Value) != 8 {
 		return fmt.Errorf("value of %d bytes", len(r.Value))
 	}
@@ -34,8 +34,8 @@ func (c *counters) Replay(r record.Record) error {
 	return nil
 }
 
-func (c *counters) Snapshot() []record.Record {
-	var out []record.Record
+func (c *counters) Snapshot() []Record {
+	var out []Record
 	for _, k := range slices.Sorted(maps.Keys(c.values)) {
 		out = append(out, set(k, c.values[k]))
 	}
@@ -45,20 +45,20 @@ func (c *counters) Snapshot() []record.Record {
 func (c *counters) Tick(time.Time) Step {
 	c.ticks++
 	c.wake = time.Time{}
-	return Step{Records: []record.Record{set("ticks", int64(c.ticks))}}
+	return Step{Records: []Record{set("ticks", int64(c.ticks))}}
 }
 
 func (c *counters) Wake() time.Time { return c.wake }
 
-func set(key string, v int64) record.Record {
-	return record.Record{Key: []byte(key), Value: binary.BigEndian.AppendUint64(nil, uint64(v))}
+func set(key string, v int64) Record {
+	return Record{Record: record.Record{Key: []byte(key), Value: binary.BigEndian.AppendUint64(nil, uint64(v))}}
 }
 
 // increment answers with the new value.
 func increment(key string) func(*counters, time.Time, Ticket) Step {
 	return func(c *counters, _ time.Time, t Ticket) Step {
 		v := c.values[key] + 1
-		return Step{Records: []record.Record{set(key, v)}, Answers: []Answer{{t, v}}}
+		return Step{Records: []Record{set(key, v)}, Answers: []Answer{{t, v}}}
 	}
 }
 
