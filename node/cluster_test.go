@@ -36,6 +36,7 @@ func TestMain(m *testing.M) {
 type cluster struct {
 	t                       *testing.T
 	data, objects, metadata string
+	change                  func(*Config) // nil for the defaults
 }
 
 func (c *cluster) open(id int) *Node {
@@ -44,6 +45,9 @@ func (c *cluster) open(id int) *Node {
 	cfg.Fields()
 	cfg.NodeID, cfg.Data, cfg.ObjectStore, cfg.Metadata = id, filepath.Join(c.data, fmt.Sprint(id)), "file://"+c.objects, c.metadata
 	cfg.Kafka, cfg.HTTP = "127.0.0.1:0", "127.0.0.1:0"
+	if c.change != nil {
+		c.change(&cfg)
+	}
 	n, err := Open(c.t.Context(), cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		c.t.Fatalf("node %d: %v", id, err)
