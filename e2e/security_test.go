@@ -10,6 +10,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
+
+	"github.com/tabletopic/tabletopic/internal/lab"
 )
 
 // secretFile writes a password for --users or --password-file.
@@ -69,6 +71,35 @@ func TestSecurityDocument(t *testing.T) {
 	for _, want := range []string{"user alice has the password of", "User:alice allow write topic click*", "alice  ", "[]"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is not printed:\n%s", want, out)
+		}
+	}
+}
+
+// Clients of three libraries log in by each mechanism over TLS, and produce and consume.
+func TestClientsLogIn(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	ca, key := filepath.Join(dir, "server.pem"), filepath.Join(dir, "server.key")
+	run(t, nil, "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+		"-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", ca)
+	admin := secretFile(t, "correct horse")
+	s := startServer(t, "--kafka-protocol", "SASL_SSL", "--tls-cert", ca, "--tls-key", key, "--sasl-mechanisms", "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+		"--users", "admin:"+admin, "--super-users", "User:admin")
+	if out, code := s.cli("", "topic", "create", "clicks", "--user", "admin", "--password-file", admin, "--sasl-mechanism", "PLAIN", "--tls", "--tls-ca", ca); code != 0 {
+		t.Fatalf("create: %s", out)
+	}
+	jars, err := os.ReadFile(filepath.Join(lab.Home(), "kafka-clients", "classpath"))
+	if err != nil {
+		t.Fatalf("%v: run make lab", err)
+	}
+	for _, mechanism := range []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"} {
+		args := []string{s.kafka, ca, mechanism, "admin", "correct horse", "clicks"}
+		for name, command := range map[string][]string{
+			"python": {python(), "lab/secureclient/client.py"}, "java": {"java", "-cp", strings.TrimSpace(string(jars)), "lab/secureclient/SecureClient.java"},
+		} {
+			if out := run(t, nil, command[0], append(command[1:], args...)...); !strings.Contains(out, "ok "+mechanism) {
+				t.Errorf("%s %s: %s", name, mechanism, out)
+			}
 		}
 	}
 }
