@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/apache/iceberg-go/table"
+
+	"github.com/tabletopic/tabletopic/partition"
 )
 
 // maxName is the longest table or namespace name that every catalog takes (Hive: 128).
@@ -49,6 +51,18 @@ func Identifier(namespace, name, topic string) (table.Identifier, error) {
 		return own, nil
 	}
 	return append(ident, own...), nil
+}
+
+// LetterTable returns the name, with its namespace, of the table of a topic's dead letters: that of the
+// topic's table and "__dlq".
+func LetterTable(topic string, t partition.TableConfig) (string, error) {
+	id, err := Identifier(t.Namespace, t.Name, topic)
+	if err != nil {
+		return "", err
+	}
+	last := len(id) - 1
+	id[last] = cut(id[last]+"__dlq", id[last]+"__dlq")
+	return strings.Join(id, "."), nil
 }
 
 // expand fills in the placeholders of a pattern.
@@ -104,12 +118,17 @@ func TableName(topic string) string {
 	if name == "" || name[0] >= '0' && name[0] <= '9' {
 		name = "t_" + name
 	}
-	if len(name) > maxName {
-		sum := sha256.Sum256([]byte(topic))
-		hash := "_" + hex.EncodeToString(sum[:5])
-		name = name[:maxName-len(hash)] + hash
+	return cut(name, topic)
+}
+
+// cut shortens a name that is too long, with a hash of the whole at its end.
+func cut(name, whole string) string {
+	if len(name) <= maxName {
+		return name
 	}
-	return name
+	sum := sha256.Sum256([]byte(whole))
+	hash := "_" + hex.EncodeToString(sum[:5])
+	return name[:maxName-len(hash)] + hash
 }
 
 func legalise(text string) string {

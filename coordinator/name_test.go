@@ -3,6 +3,8 @@ package coordinator
 import (
 	"strings"
 	"testing"
+
+	"github.com/tabletopic/tabletopic/partition"
 )
 
 // A name may bring its namespace, and names of many topics may follow one pattern.
@@ -32,5 +34,23 @@ func TestTableNamesFollowPatterns(t *testing.T) {
 		if _, err := Identifier(c.namespace, c.name, "orders"); err == nil || !strings.Contains(err.Error(), c.mention) {
 			t.Errorf("namespace %q, name %q: %v, want %q", c.namespace, c.name, err, c.mention)
 		}
+	}
+}
+
+// Dead letters have the table of their topic with another end, which is cut like that of a topic.
+func TestLetterTable(t *testing.T) {
+	long := strings.Repeat("x", 126)
+	for _, c := range []struct{ namespace, name, topic, want string }{
+		{"default", "", "My.Clicks", "default.my_clicks__dlq"},
+		{"lake", "{topic:^prod[.](.*)}", "prod.clicks", "lake.clicks__dlq"},
+		{"lake", "a.b", "clicks", "a.b__dlq"},
+	} {
+		if got, err := LetterTable(c.topic, partition.TableConfig{Namespace: c.namespace, Name: c.name}); err != nil || got != c.want {
+			t.Errorf("%+v: %s, %v", c, got, err)
+		}
+	}
+	got, err := LetterTable(long, partition.TableConfig{Namespace: "n"})
+	if err != nil || len(got) != len("n.")+maxName || !strings.HasPrefix(got, "n.xxx") {
+		t.Errorf("%s, %v", got, err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -221,4 +222,94 @@ func TestKilledReplayReplaysOnce(t *testing.T) {
 	t.Logf("killed %d times", killed)
 	waitForTable(t, s, "events", n, 3*time.Minute)
 	checkReplayed(t, s, "events", 1, n)
+}
+
+// Dead letters become rows of a table when the topic says so, also those that were there before:
+// DuckDB reads the same values of it as `dlq list` of the topic.
+func TestDeadLettersAreATable(t *testing.T) {
+	t.Parallel()
+	l := directoryLake(t)
+	s := l.server(t)
+	s.createTopic("events", 1, 300*time.Millisecond)
+	header := registerSchema(t, s, "events-value", eventSchema)
+	whole := encoded(t, header, eventSchema, event{2, "good"})
+	cl := s.client(kgo.DefaultProduceTopic("events"))
+	produce := func(values ...[]byte) {
+		t.Helper()
+		for i, v := range values {
+			r := &kgo.Record{Key: fmt.Append(nil, "key ", i), Value: v, Headers: []kgo.RecordHeader{{Key: "own", Value: []byte{0xff, byte(i)}}}}
+			if i == 0 {
+				r.Key, r.Headers = nil, nil
+			}
+			if err := cl.ProduceSync(context.Background(), r).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	produce([]byte(`{"not": "wire"}`), []byte{0, 0, 0, 0, 99}, whole, whole[:len(whole)-2], append(slices.Clone(whole), 0), []byte{})
+	letters := func(n int) (want string) {
+		t.Helper()
+		eventually(t, time.Minute, "dead letters", func() error {
+			var list []struct {
+				SourceTopicID   string    `json:"source_topic_id"`
+				SourceTimestamp time.Time `json:"source_timestamp"`
+				Cause, Detail   string
+				SchemaID        *int64 `json:"schema_id"`
+				SourcePartition int    `json:"source_partition"`
+				SourceOffset    int    `json:"source_offset"`
+				Key, Value      []byte
+				Headers         []struct {
+					Key   string
+					Value []byte
+				}
+			}
+			out, code := s.cli("", "dlq", "list", "events", "--output", "json")
+			if err := json.Unmarshal([]byte(out), &list); code != 0 || err != nil || len(list) != n {
+				return fmt.Errorf("%d of %d, %v: %s", len(list), n, err, out)
+			}
+			var lines []string
+			for _, l := range list {
+				schema, key, headers := "NULL", "NULL", "[]"
+				if l.SchemaID != nil {
+					schema = fmt.Sprint(*l.SchemaID)
+				}
+				if l.Key != nil {
+					key = fmt.Sprintf("%X", l.Key)
+				}
+				if len(l.Headers) > 0 {
+					headers = fmt.Sprintf("[%s=%X]", l.Headers[0].Key, l.Headers[0].Value)
+				}
+				lines = append(lines, strings.Join([]string{l.Cause, fmt.Sprintf("%X", l.Detail), schema, "events", l.SourceTopicID, fmt.Sprint(l.SourcePartition), fmt.Sprint(l.SourceOffset),
+					l.SourceTimestamp.UTC().Format("2006-01-02T15:04:05.000000"), key, fmt.Sprintf("%X", l.Value), headers}, ","))
+			}
+			slices.Sort(lines)
+			want = "cause,detail,schema_id,source_topic,source_topic_id,source_partition,source_offset,source_timestamp,key,value,headers\n" + strings.Join(lines, "\n") + "\n"
+			return nil
+		})
+		return want
+	}
+	same := func(want string) {
+		t.Helper()
+		eventually(t, time.Minute, "the rows of the letters", func() error {
+			got, err := l.tryQuery(s, "duckdb", `SELECT cause, hex(detail) AS detail, schema_id, source_topic, source_topic_id::VARCHAR AS source_topic_id, source_partition, source_offset, source_timestamp,
+				hex("key") AS key, hex("value") AS value, '[' || array_to_string([h."key" || '=' || hex(h."value") FOR h IN headers], '') || ']' AS headers FROM ice.default.events__dlq`)
+			if err == nil && got != want {
+				err = fmt.Errorf("%s", diffLines(want, got))
+			}
+			return err
+		})
+	}
+	want := letters(5)
+	if out, code := s.cli("", "topic", "alter", "events", "--config", "table.topic.dlq.table=true"); code != 0 {
+		t.Fatal(out)
+	}
+	same(want)
+	produce([]byte("one more"))
+	same(letters(6))
+	if out, code := s.cli("", "table", "verify", "events.dlq", "--deep"); code != 0 {
+		t.Errorf("table verify: exit %d\n%s", code, out)
+	}
+	if out, code := s.cli("", "topic", "alter", "events", "--config", "table.topic.dlq=bad"); code != 1 || !strings.Contains(out, "table.topic.value.format=dead-letter of topic bad") {
+		t.Errorf("a topic of another name: exit %d\n%s", code, out)
+	}
 }

@@ -49,6 +49,7 @@ type TableConfig struct {
 	StuckLags       int           // a table without a commit for so many lags, while records wait, is stuck
 	TargetFileBytes int64         // data files are closed at this size
 	DLQ             string        // topic of the dead letters; "" is "<topic>.dlq"
+	LetterTable     bool          // "<topic>.dlq" is a table, too
 	KafkaColumn     string        // struct column of partition, offset, …; "" is none
 	PartitionBy     string        // for ParsePartitionBy; "" leaves the table's partitions as they are
 	SortBy          string        // for ParseSortBy; "" leaves the table's sort order as it is
@@ -402,6 +403,8 @@ func tableKeys() []ConfigKey {
 		key("table.topic.target.file.bytes", "long", "67108864", "A data file is closed at about this size.",
 			integer(1<<20, 4<<30, func(c *TopicConfig, n int64) { c.Table.TargetFileBytes = n })),
 		key("table.topic.dlq", "string", "", `Topic that takes the records that fit no table; empty is "<topic>.dlq".`, setDLQ),
+		key("table.topic.dlq.table", "boolean", "false", `Makes "<topic>.dlq" a table beside that of the topic, of its name and "__dlq".`,
+			boolean(func(c *TopicConfig, v bool) { c.Table.LetterTable = v })),
 		key("table.topic.kafka.column", "string", "_kafka", "Struct column with partition, offset, timestamp, key and headers; empty leaves it out.",
 			setName(func(c *TopicConfig, v string) { c.Table.KafkaColumn = v })),
 		key("table.topic.on.rewind", "string", "pause", "What to do when somebody rolled the table back: pause, replay the records, or accept the gap.", setOnRewind),

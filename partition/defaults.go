@@ -3,6 +3,7 @@ package partition
 import (
 	"fmt"
 	"maps"
+	"strconv"
 	"strings"
 
 	"github.com/tabletopic/tabletopic/metadata"
@@ -42,18 +43,40 @@ func ParseTopicDefaults(text string) (map[string]string, error) {
 	return defaults, err
 }
 
-// Defaults returns the settings that a topic has from the cluster. Internal topics have none, nor
-// have those of dead letters: they would become tables with their topics.
+// Defaults returns the settings that a topic has from the cluster. Internal topics have none. Those of
+// dead letters have none either, or they would become tables with their topics, but what follows
+// from table.topic.dlq.table of the topic that they are of.
 func (s *Set) Defaults(topic string) map[string]string {
-	if len(s.cfg.Defaults) == 0 || strings.HasPrefix(topic, "__") {
+	if strings.HasPrefix(topic, "__") {
 		return nil
 	}
-	if source, is := strings.CutSuffix(topic, DeadLetterSuffix); is {
-		if _, ok := s.Topic(source); ok {
-			return nil
+	if name, is := strings.CutSuffix(topic, DeadLetterSuffix); is {
+		if source, ok := s.Topic(name); ok {
+			return s.letterTable(source)
 		}
 	}
+	if len(s.cfg.Defaults) == 0 {
+		return nil
+	}
 	return s.cfg.Defaults
+}
+
+// letterTable returns the settings with which the dead letters of a topic are a table, nil if they
+// are to be none.
+func (s *Set) letterTable(source metadata.Topic) map[string]string {
+	cfg, err := s.TopicConfig(source)
+	if err != nil || !cfg.Table.Enable || !cfg.Table.LetterTable || s.cfg.LetterTable == nil {
+		return nil
+	}
+	name, err := s.cfg.LetterTable(source.Name, cfg.Table)
+	if err != nil {
+		return nil
+	}
+	return map[string]string{
+		"table.topic.enable": "true", "table.topic.catalog": cfg.Table.Catalog, "table.topic.name": name, "table.topic.value.format": FormatLetter,
+		"table.topic.target.lag.ms":    strconv.FormatInt(cfg.Table.TargetLag.Milliseconds(), 10),
+		"table.topic.errors.tolerance": ToleratePause, // letters of letters help nobody
+	}
 }
 
 // TopicConfig returns the configuration of a topic, with the defaults of the cluster.

@@ -22,11 +22,12 @@ func (p Payload) Of(subject string) Payload {
 
 // Formats of payloads.
 const (
-	FormatSchemaID = "schema-id" // the payload, or a header, names a schema of the registry
-	FormatLatest   = "latest"    // the latest schema of a subject: payloads do not name it
-	FormatString   = "string"    // UTF-8 text
-	FormatBytes    = "bytes"     // any bytes
-	FormatJSON     = "json"      // JSON without a schema: columns are inferred
+	FormatSchemaID = "schema-id"   // the payload, or a header, names a schema of the registry
+	FormatLatest   = "latest"      // the latest schema of a subject: payloads do not name it
+	FormatString   = "string"      // UTF-8 text
+	FormatBytes    = "bytes"       // any bytes
+	FormatJSON     = "json"        // JSON without a schema: columns are inferred
+	FormatLetter   = "dead-letter" // records of a dead letter topic; of values only
 )
 
 // What becomes of a record that cannot become a row.
@@ -47,8 +48,8 @@ const (
 func payloadKeys() []ConfigKey {
 	formats := map[string]string{"by_schema_id": FormatSchemaID, "by_latest_schema": FormatLatest, "raw": FormatBytes}
 	keys := []ConfigKey{
-		key("table.topic.value.format", "string", FormatSchemaID, "How values become columns: schema-id, as the registered schema that each names; latest, as the latest version of a subject; string and bytes, as the one column value; json, as the properties that records have.",
-			oneOf(func(c *TopicConfig, v string) { c.Table.Value.Format = v }, formats, FormatSchemaID, FormatLatest, FormatString, FormatBytes, FormatJSON)),
+		key("table.topic.value.format", "string", FormatSchemaID, "How values become columns: schema-id, as the registered schema that each names; latest, as the latest version of a subject; string and bytes, as the one column value; json, as the properties that records have; dead-letter, as where a dead letter comes from and why it is one.",
+			oneOf(func(c *TopicConfig, v string) { c.Table.Value.Format = v }, formats, FormatSchemaID, FormatLatest, FormatString, FormatBytes, FormatJSON, FormatLetter)),
 		key("table.topic.value.subject", "string", "", `Subject of values of the format latest; empty is "<topic>-value".`, text(func(c *TopicConfig, v string) { c.Table.Value.Subject = v })),
 		key("table.topic.value.message", "string", "", "Full name of the Protobuf message that values of the format latest are; empty is the first of the schema.", text(func(c *TopicConfig, v string) { c.Table.Value.Message = v })),
 		key("table.topic.key.format", "string", FormatBytes, "How keys become a column of their own: bytes, they do not; schema-id, as the registered schema that each names; latest, as the latest version of a subject; string, as text.",
@@ -108,6 +109,9 @@ func (t *TableConfig) ColumnOfKey() string {
 
 // checkPayloads refuses what does not go together.
 func (t *TableConfig) checkPayloads() error {
+	if t.LetterTable && t.DLQ != "" {
+		return fmt.Errorf("table.topic.dlq.table is for dead letters in <topic>%s: leave table.topic.dlq empty, or set table.topic.enable=true and table.topic.value.format=%s of topic %s", DeadLetterSuffix, FormatLetter, t.DLQ)
+	}
 	for part, p := range map[string]Payload{"value": t.Value, "key": t.Key} {
 		if p.Format != FormatLatest && p.Subject+p.Message != "" {
 			return fmt.Errorf("table.topic.%s.subject and .message are of the format %s: set table.topic.%s.format too", part, FormatLatest, part)

@@ -43,6 +43,9 @@ type Config struct {
 	// CheckTable refuses table settings that cannot work here, such as a catalog that does
 	// not exist. Every setting that can be read is taken if nil.
 	CheckTable func(topic string, cfg TableConfig) error
+	// LetterTable returns the name of the table of a topic's dead letters, with its namespace. There
+	// are none if nil.
+	LetterTable func(topic string, cfg TableConfig) (string, error)
 	// Defaults are settings of tables that topics have unless they set them, from
 	// ParseTopicDefaults.
 	Defaults map[string]string

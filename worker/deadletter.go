@@ -81,8 +81,11 @@ func (d *DeadLetterTopic) ensure(ctx context.Context, index int32) error {
 			_, err = d.set.CreatePartitions(ctx, d.name, max(len(d.source.Partitions), int(index)+1))
 		} else {
 			// A letter is as large as its record was, and a little more.
-			_, err = d.set.CreateTopic(ctx, metadata.NewTopic{Name: d.name, Partitions: len(d.source.Partitions),
-				Config: map[string]string{"max.message.bytes": strconv.Itoa(100 << 20), "table.topic.enable": "false"}}) // whatever the cluster's default
+			config := map[string]string{"max.message.bytes": strconv.Itoa(100 << 20)}
+			if d.name != d.source.Name+partition.DeadLetterSuffix {
+				config["table.topic.enable"] = "false" // whatever the cluster's default
+			}
+			_, err = d.set.CreateTopic(ctx, metadata.NewTopic{Name: d.name, Partitions: len(d.source.Partitions), Config: config})
 		}
 		if err != nil && !errors.Is(err, metadata.ErrTopicExists) {
 			return err

@@ -83,6 +83,9 @@ func (r *reading) payload(ctx context.Context, key bool, data []byte, headers []
 	case partition.FormatJSON:
 		p.writer.Format = control.FormatJSON
 		return p, nil, nil
+	case partition.FormatLetter:
+		p.writer.Format = control.FormatLetter
+		return p, nil, nil
 	case partition.FormatLatest:
 		if r.latest[side(key)] == nil {
 			if err := r.renew(ctx, key); err != nil {

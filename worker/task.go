@@ -347,6 +347,7 @@ type task struct {
 	err       error                    // what stopped the task; next is where to go on
 	size      int64                    // of the lane
 	read      int                      // bytes
+	letterRow []byte                   // of [appendLetterRow]
 	ended     bool                     // all is read that there was when the task began
 	first     int64                    // timestamp of the first batch, in milliseconds; 0 if none was read
 }
@@ -470,9 +471,14 @@ func (t *task) record(ctx context.Context, rec *record.Record, m parquetio.Recor
 	}
 	m.Offset, m.Timestamp, m.Key, m.Headers = rec.Offset, rec.Timestamp, rec.Key, rec.Headers
 	var value payload
-	if rec.Value != nil {
+	data := rec.Value
+	if t.w.cfg.Value.Format == partition.FormatLetter {
+		t.letterRow = appendLetterRow(t.letterRow[:0], rec)
+		data = t.letterRow
+	}
+	if data != nil {
 		var bad *unfit
-		if value, bad = t.payload(ctx, false, rec.Value, rec.Headers); bad != nil {
+		if value, bad = t.payload(ctx, false, data, rec.Headers); bad != nil {
 			return t.dead(rec, bad, value.writer.Schema)
 		}
 		if value.decoder == nil {

@@ -179,6 +179,7 @@ const (
 	FormatString                   // UTF-8 text, one column
 	FormatBytes                    // any bytes, one column
 	FormatJSON                     // JSON as Text says
+	FormatLetter                   // LetterSchema, made of a dead letter
 )
 
 func (f Format) String() string {
@@ -189,6 +190,8 @@ func (f Format) String() string {
 		return "bytes"
 	case FormatJSON:
 		return "json"
+	case FormatLetter:
+		return "dead-letter"
 	}
 	return "registered"
 }

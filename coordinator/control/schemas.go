@@ -63,6 +63,21 @@ type columns struct {
 	err   error
 }
 
+// LetterSchema is the Avro schema of the rows that dead letters become. All but value and key is
+// null of a record that is no letter: a marker of a replay, or a client's own.
+const LetterSchema = `{"type":"record","name":"dead_letter","fields":[
+{"name":"cause","type":["null","string"],"doc":"why the record could not become a row"},
+{"name":"detail","type":["null","string"]},
+{"name":"schema_id","type":["null","int"],"doc":"of the registry, if the payload names one"},
+{"name":"source_topic","type":["null","string"]},
+{"name":"source_topic_id","type":["null",{"type":"string","logicalType":"uuid"}]},
+{"name":"source_partition","type":["null","int"]},
+{"name":"source_offset","type":["null","long"]},
+{"name":"source_timestamp","type":["null",{"type":"long","logicalType":"timestamp-millis"}]},
+{"name":"key","type":["null","bytes"]},
+{"name":"value","type":["null","bytes"]},
+{"name":"headers","type":{"type":"array","items":{"type":"record","name":"header","fields":[{"name":"key","type":"string"},{"name":"value","type":["null","bytes"]}]}},"doc":"the record's own"}]}`
+
 const typeProtobuf = "PROTOBUF"
 
 // maxSchemas bounds the cache.
@@ -140,6 +155,8 @@ func (s *Schemas) Value(ctx context.Context, w Writer, rules parquetio.Rules) (*
 		return parquetio.StringValue(), nil
 	case w.Format == FormatBytes:
 		return parquetio.BytesValue(), nil
+	case w.Format == FormatLetter:
+		return parquetio.ParseAvro(LetterSchema)
 	case w.Format == FormatJSON:
 		v, err := parquetio.ParseJSONSchema(rules, w.Text)
 		if err != nil {
