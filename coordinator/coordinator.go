@@ -58,6 +58,9 @@ type Config struct {
 	Properties  string // for partition.ParseProperties; the table keeps all that are not named
 	OnRewind    string // RewindPause, RewindReplay or RewindAccept. RewindPause if empty
 	OnRecreate  string // RecreateContinue or RecreatePause. RecreateContinue if empty
+	OnDrop      string // DropRecreate or DropPause. DropRecreate if empty
+	Catalog     string // name of the catalog, "" for the built-in one
+	TableID     string // the table that the topic filled, as its settings name it; "" if they name none
 	// OnIncompatible says what becomes of records whose schema the table cannot hold:
 	// IncompatibleDLQ, IncompatibleNewColumn or IncompatiblePause. IncompatibleDLQ if empty.
 	OnIncompatible string
@@ -116,11 +119,13 @@ type Coordinator struct {
 	metrics topicMetrics
 	jitter  *rand.Rand // of pauses: two coordinators of a topic do not meet again and again
 
-	table     *table.Table // as last loaded or committed; nil before there is one
-	uuid      uuid.UUID    // of the table that the files are for
-	own       bool         // the table has had a commit of this topic
-	heads     heads        // snapshots of it that hold the last data commit, as far as seen
-	attempt   attempt      // the next, or nothing
+	table     *table.Table                                    // as last loaded or committed; nil before there is one
+	uuid      uuid.UUID                                       // of the table that the files are for
+	pinned    string                                          // the table that the topic filled, as [Config.TableID]
+	keepPin   func(ctx context.Context, tableID string) error // into the settings of the topic; nil if they are not kept
+	own       bool                                            // the table has had a commit of this topic
+	heads     heads                                           // snapshots of it that hold the last data commit, as far as seen
+	attempt   attempt                                         // the next, or nothing
 	commits   int
 	announced announcement     // what the workers know of
 	fits      []control.Writer // what the current table schema is known to hold
@@ -136,7 +141,7 @@ func New(topic Topic, cat catalog.Catalog, ctl control.Log, schemas Schemas, cfg
 		return nil, err
 	}
 	c := &Coordinator{
-		topic: topic, cfg: cfg, ident: ident, control: ctl, schemas: schemas,
+		topic: topic, cfg: cfg, ident: ident, control: ctl, schemas: schemas, pinned: cfg.TableID,
 		log:     log.With("topic", topic.Name, "table", strings.Join(ident, "."), "epoch", topic.Epoch),
 		metrics: m.topic(topic.Name),
 		jitter:  rand.New(rand.NewPCG(binary.BigEndian.Uint64(topic.ID[:8]), uint64(topic.Epoch))),
@@ -518,23 +523,33 @@ func (c *Coordinator) announce(ctx context.Context, st *State) error {
 }
 
 // open loads the table, if there is one, and returns what it holds. It waits while the
-// catalog is away, and while the table is rewound and the policy is to pause.
+// catalog is away, and while the table is rewound or gone and the policy is to pause.
 func (c *Coordinator) open(ctx context.Context) (map[int32]int64, error) {
 	c.table, c.uuid, c.own, c.fits = nil, uuid.UUID{}, false, nil
 	for attempt := 0; ; attempt++ {
 		err := c.reload(ctx)
-		if errors.Is(err, errReplaced) {
+		if err != nil && !errors.Is(err, errReplaced) {
+			return nil, err
+		}
+		c.uuid = uuid.UUID{}
+		if err != nil {
 			c.table = nil
+		} else {
+			c.uuid = c.table.Metadata().TableUUID()
+		}
+		err = c.checkDropped(c.uuid)
+		if err == nil && c.table == nil {
+			c.metrics.paused.Set(0)
 			c.watch.show(nil)
 			c.watch.tell(func(h *Health, now time.Time) { h.Begun(now) })
 			return map[int32]int64{}, nil // made when a worker needs it
 		}
-		if err != nil {
-			return nil, err
-		}
-		c.uuid = c.table.Metadata().TableUUID()
 		var v view
-		if v, err = c.look(ctx); err == nil {
+		if err == nil {
+			v, err = c.look(ctx)
+		}
+		if err == nil {
+			c.remember(ctx)
 			c.metrics.paused.Set(0)
 			c.watch.show(c.table)
 			c.watch.tell(func(h *Health, now time.Time) { h.Begun(now); h.Filled(v.own) })

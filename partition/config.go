@@ -64,6 +64,8 @@ type TableConfig struct {
 	KeyColumn       string     // of the key, if it becomes one
 	Tolerance       string     // what becomes of a record that cannot become a row: TolerateDLQ, …
 	OnRecreate      string     // continue or pause
+	OnDrop          string     // recreate or pause
+	TableID         string     // the table that the topic fills, "" if another one may have its place
 	Start           string     // where a table begins; for ParseStart
 	Tombstone       string     // what a record without value becomes: TombstoneRow or TombstoneSkip
 	// HoldMax is how much longer than retention says records are kept for a table that

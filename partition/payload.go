@@ -3,6 +3,8 @@ package partition
 import (
 	"fmt"
 	"strings"
+
+	"github.com/google/uuid"
 )
 
 // A Payload says how the values, or the keys, of a topic's records become columns.
@@ -63,6 +65,9 @@ func payloadKeys() []ConfigKey {
 		key("table.topic.start", "string", "earliest", "Where a table begins that has no records of the topic yet: earliest, latest, a time in ISO 8601 or milliseconds since 1970, or partition:offset, separated by commas. What is left out is recorded.", setStart),
 		key("table.topic.on.recreate", "string", "continue", "What to do when the topic was deleted and made again, and the table has rows of the earlier one: continue, and add to them, or pause.",
 			oneOf(func(c *TopicConfig, v string) { c.Table.OnRecreate = v }, nil, "continue", "pause")),
+		key("table.topic.on.drop", "string", "recreate", "What to do when the table was dropped, or another one has its name: recreate, make or fill that from the start of the log, or pause.",
+			oneOf(func(c *TopicConfig, v string) { c.Table.OnDrop = v }, nil, "recreate", "pause")),
+		key("table.topic.table.id", "string", "", "With table.topic.on.drop=pause the table that the topic fills, as [CATALOG/]NAMESPACE.TABLE@UUID, written by the server.", setTableID),
 		key("table.topic.tombstone", "string", TombstoneRow, "What a record without value becomes: null-row, a row whose columns of the value are null; skip, nothing.",
 			oneOf(func(c *TopicConfig, v string) { c.Table.Tombstone = v }, nil, TombstoneRow, TombstoneSkip)),
 	}
@@ -78,6 +83,14 @@ func payloadKeys() []ConfigKey {
 		}
 	}
 	return keys
+}
+
+func setTableID(c *TopicConfig, v string) error {
+	if name, id, _ := strings.Cut(v, "@"); v != "" && (name == "" || uuid.Validate(id) != nil) {
+		return fmt.Errorf("want [CATALOG/]NAMESPACE.TABLE@UUID, or nothing to take the table that has the name")
+	}
+	c.Table.TableID = v
+	return nil
 }
 
 // alias returns a name and that of AutoMQ.

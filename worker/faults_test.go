@@ -476,6 +476,60 @@ func TestTableReplacedWhileFilesWait(t *testing.T) {
 	p.exact(20, 0)
 }
 
+// With table.topic.on.drop=pause nothing is made in the place of a table that was dropped, and another
+// table of the name gets no row, also by the next coordinator, until the setting changes; a table that
+// comes back is filled on.
+func TestDroppedTablePauses(t *testing.T) {
+	p := newPath(t, 1)
+	p.cfg.OnDrop = coordinator.DropPause
+	p.start()
+	p.produce(10)
+	first := p.committed()
+	id := first.Metadata().TableUUID()
+	p.cfg.TableID = strings.Join(p.ident(), ".") + "@" + id.String() // as the settings of the topic have it
+	pauses := func(mention string) {
+		t.Helper()
+		p.wait(func() bool {
+			err := p.commits.Trouble()
+			return err != nil && strings.Contains(err.Error(), mention) && strings.Contains(err.Error(), id.String()) && strings.Contains(err.Error(), "table.topic.on.drop=recreate")
+		}, func() string { return fmt.Sprintf("the table to pause: %s, not %v", mention, p.commits.Trouble()) })
+	}
+	drop := func() {
+		t.Helper()
+		if err := p.catalog.Drop(context.Background(), p.ident()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	drop()
+	p.produce(10)
+	pauses("was dropped")
+	p.crash()
+	p.start()
+	pauses("was dropped")
+	if _, err := p.load(); !errors.Is(err, catalog.ErrNoTable) {
+		t.Errorf("a table was made: %v", err)
+	}
+	other, err := p.catalog.Catalog.Create(context.Background(), p.ident(), first.Schema(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pauses(other.Metadata().TableUUID().String())
+	p.crash()
+	p.start()
+	pauses(other.Metadata().TableUUID().String())
+	if tab, err := p.load(); err != nil || tab.MetadataLocation() != other.MetadataLocation() {
+		t.Errorf("the other table changed: %v", err)
+	}
+	p.crash()
+	p.cfg.OnDrop = coordinator.DropRecreate
+	p.start()
+	tab := p.committed()
+	if tab.Metadata().TableUUID() != other.Metadata().TableUUID() {
+		t.Error("the rows are in another table")
+	}
+	p.exact(20, 0)
+}
+
 // Existing data is taken from the log's start when the table is switched on, and what
 // retention had removed before the table had it is a recorded gap.
 func TestBackfillAndGap(t *testing.T) {
