@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/apache/iceberg-go"
@@ -111,9 +112,6 @@ func continues(v view, cm *Commit) bool {
 // change is what the catalog is asked for: files, offsets and ranges as one.
 func (c *Coordinator) change(v view, cm *Commit) (catalog.Commit, error) {
 	meta := c.table.Metadata()
-	if meta.Version() < 2 {
-		return catalog.Commit{}, fmt.Errorf("table %v has format version %d: upgrade it to 2", c.table.Identifier(), meta.Version())
-	}
 	c.begin()
 	out := catalog.Commit{Snapshot: true, Attempt: c.attempt.id, SnapshotID: c.attempt.snapshot}
 	for _, f := range cm.Files {
@@ -215,6 +213,9 @@ func (c *Coordinator) look(ctx context.Context) (view, error) {
 	}
 	if _, err := RulesOf(c.cfg, c.table); err != nil {
 		return view{}, err
+	}
+	if meta.Version() < 2 {
+		return view{}, fmt.Errorf("table %s has format version %d: upgrade it to 2, by its property format-version", strings.Join(c.ident, "."), meta.Version())
 	}
 	v, err := look(snapshots{meta, nil}, c.topic.ID, c.topic.Epoch, c.cfg.OnRewind, c.heads)
 	if errors.Is(err, errExpired) {

@@ -609,7 +609,12 @@ func (c *Coordinator) fit(ctx context.Context, st *State, w control.Writer) erro
 		}
 		done, err := c.tryFit(ctx, v)
 		switch {
-		case errors.Is(err, errUnfit) && c.cfg.OnIncompatible == IncompatiblePause:
+		case errors.Is(err, errUnfit) && (c.adopts() || c.cfg.OnIncompatible == IncompatiblePause):
+			if c.adopts() {
+				err = fmt.Errorf("the table was there before the topic, and its columns are not those of the records: %w; change these columns of the table, set table.topic.on.incompatible=new-column to give the fields columns of their own, or table.topic.name to another table", err)
+			} else {
+				err = fmt.Errorf("%w; change the table, or set table.topic.on.incompatible to dlq or new-column", err)
+			}
 			c.log.Warn("schema does not fit the table: its records wait", "schema", w, "error", err)
 			c.watch.tell(func(h *Health, now time.Time) { h.Unfit(w.String(), err, now) })
 			return nil // the worker asks again
@@ -656,6 +661,15 @@ func (c *Coordinator) columns(ctx context.Context, w control.Writer) (*parquetio
 func (c *Coordinator) refuse(ctx context.Context, w control.Writer, err error) error {
 	c.log.Warn("schema refused: its records become dead letters", "schema", w, "error", err)
 	return c.append(ctx, control.Refused{Epoch: c.topic.Epoch, Writer: w, Reason: err.Error()})
+}
+
+// adopts reports whether somebody else made the table, and no record of the topic is in it yet.
+func (c *Coordinator) adopts() bool {
+	if c.table == nil {
+		return false
+	}
+	_, ours := c.table.Properties()[keyTopic]
+	return !ours
 }
 
 // What becomes of records whose schema the table cannot hold.

@@ -95,7 +95,7 @@ func (h *Health) waiting() Ailment {
 	}
 	writer := slices.Min(slices.Collect(maps.Keys(h.unfit)))
 	a := h.unfit[writer]
-	a.Message = fmt.Sprintf("records of schema %s wait: %s; change the table, or set table.topic.on.incompatible to dlq or new-column", writer, a.Message)
+	a.Message = fmt.Sprintf("records of schema %s wait: %s", writer, a.Message)
 	return a
 }
 

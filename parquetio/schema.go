@@ -70,9 +70,44 @@ func (e *IncompatibleError) Error() string {
 		if i > 0 {
 			b.WriteString("; ")
 		}
-		fmt.Fprintf(&b, "column %s is %s, the writer has %s", c.Path, c.Table, c.Writer)
+		fmt.Fprintf(&b, "column %s is %s, the writer has %s: %s", c.Path, c.Table, c.Writer, c.reason())
 	}
 	return b.String()
+}
+
+// reason says what is wrong with the pair.
+func (c IncompatibleColumn) reason() string {
+	_, table := c.Table.(iceberg.PrimitiveType)
+	_, writer := c.Writer.(iceberg.PrimitiveType)
+	have, isDecimal := c.Table.(iceberg.DecimalType)
+	want, toDecimal := c.Writer.(iceberg.DecimalType)
+	switch {
+	case !table && !writer && c.Table.Type() == c.Writer.Type():
+		return "the keys of a map keep their type"
+	case !table || !writer:
+		return "one is nested and the other is not, or otherwise"
+	case isDecimal && toDecimal && have.Scale() != want.Scale():
+		return "a decimal keeps its scale"
+	case isInstant(c.Table) && isWallClock(c.Writer), isWallClock(c.Table) && isInstant(c.Writer):
+		return "one is an instant and the other the time of a wall clock"
+	}
+	return "Iceberg widens only int to long, float to double and decimals of one scale"
+}
+
+func isInstant(t iceberg.Type) bool {
+	switch t.(type) {
+	case iceberg.TimestampTzType, iceberg.TimestampTzNsType:
+		return true
+	}
+	return false
+}
+
+func isWallClock(t iceberg.Type) bool {
+	switch t.(type) {
+	case iceberg.TimestampType, iceberg.TimestampNsType:
+		return true
+	}
+	return false
 }
 
 // Evolve returns the schema that table must have to hold v: columns that table lacks,

@@ -120,7 +120,7 @@ func (w *Worker) schedule(ctx context.Context) {
 	if backlog == 0 {
 		return
 	}
-	if w.table == nil {
+	if w.table == nil || w.table.bare {
 		w.scout(ctx, now)
 		return
 	}
@@ -641,7 +641,8 @@ func (w *Worker) need(ctx context.Context, writer control.Writer) {
 	w.send(ctx, control.Needed{Writer: writer})
 }
 
-// scout finds out what table the first records need, while there is none.
+// scout finds out what table the first records need, while there is none, or one that has no place for
+// where they come from.
 func (w *Worker) scout(ctx context.Context, now time.Time) {
 	for _, p := range w.order {
 		if p.busy || now.Before(p.retryAt) || !w.waiting(p) {
@@ -661,7 +662,7 @@ func (w *Worker) scout(ctx context.Context, now time.Time) {
 					return
 				}
 				p.lag.ails("", time.Now())
-				if any && w.table == nil {
+				if any && (w.table == nil || w.table.bare) {
 					w.need(ctx, first)
 				}
 			})

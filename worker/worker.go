@@ -181,6 +181,7 @@ type tableInfo struct {
 	schema  *iceberg.Schema
 	spec    iceberg.PartitionSpec
 	writing parquetio.WriterConfig
+	bare    bool // it lacks columns that every row has: somebody else made it, or dropped them
 
 	decoders sync.Map // schema id → *parquetio.Decoder, or error if it does not fit
 }
@@ -447,6 +448,8 @@ func (w *Worker) describe(ctx context.Context, e control.Table) {
 		w.log.Error("the coordinator described a table that cannot be read; is it a newer release?", "error", err)
 		return
 	}
+	_, err = parquetio.NewBuilder(t.schema, t.KafkaColumn)
+	t.bare = err != nil
 	if err := t.writing.Configure(properties); err != nil {
 		w.log.Warn("files are written without it", "error", err)
 	}
