@@ -55,6 +55,7 @@ type Config struct {
 	KeyColumn   string // the column that keys become; none if empty
 	PartitionBy string // for partition.ParsePartitionBy; the table keeps its partitions if empty
 	SortBy      string // for partition.ParseSortBy; the table keeps its sort order if empty
+	Engines     string // that read the table, for parquetio.ParseEngines; none in particular if empty
 	Properties  string // for partition.ParseProperties; the table keeps all that are not named
 	OnRewind    string // RewindPause, RewindReplay or RewindAccept. RewindPause if empty
 	OnRecreate  string // RecreateContinue or RecreatePause. RecreateContinue if empty

@@ -109,7 +109,7 @@ func (m *Manager) Close() {
 // ConfigOf returns the settings of a topic's coordinator.
 func ConfigOf(t partition.TableConfig) Config {
 	return Config{
-		Namespace: t.Namespace, Table: t.Name, KafkaColumn: t.KafkaColumn, KeyColumn: t.ColumnOfKey(), PartitionBy: t.PartitionBy, SortBy: t.SortBy, Properties: t.Properties, OnRewind: t.OnRewind, OnRecreate: t.OnRecreate, OnDrop: t.OnDrop, Catalog: t.Catalog, TableID: t.TableID, OnIncompatible: t.OnIncompatible, Rules: t.Mapping, FormatVersion: t.FormatVersion, Lag: t.TargetLag,
+		Namespace: t.Namespace, Table: t.Name, KafkaColumn: t.KafkaColumn, KeyColumn: t.ColumnOfKey(), PartitionBy: t.PartitionBy, SortBy: t.SortBy, Properties: t.Properties, Engines: t.Engines, OnRewind: t.OnRewind, OnRecreate: t.OnRecreate, OnDrop: t.OnDrop, Catalog: t.Catalog, TableID: t.TableID, OnIncompatible: t.OnIncompatible, Rules: t.Mapping, FormatVersion: t.FormatVersion, Lag: t.TargetLag,
 		KeepAll: !t.ExpireSnapshots, ExpireAfter: t.ExpireAfter, ExpireRetain: t.ExpireRetain,
 		StuckLags: t.StuckLags,
 	}

@@ -307,7 +307,7 @@ func (n *Node) checkTable(topic string, cfg partition.TableConfig) error {
 	if _, err := n.catalog(cfg.Catalog); err != nil {
 		return fmt.Errorf("table.topic.catalog: %w", err)
 	}
-	if err := coordinator.CheckWriteProperties(cfg.Properties); err != nil {
+	if err := coordinator.CheckSettings(cfg); err != nil {
 		return err
 	}
 	id, err := coordinator.Identifier(cfg.Namespace, cfg.Name, topic)
@@ -326,10 +326,10 @@ func (n *Node) checkTable(topic string, cfg partition.TableConfig) error {
 	return n.checkArrangement(cfg, id)
 }
 
-// checkArrangement refuses partitions and a sort order that the table, if there is one, cannot
+// checkArrangement refuses engines, partitions and a sort order that the table, if there is one, cannot
 // have. If its catalog does not answer, the coordinator finds out.
 func (n *Node) checkArrangement(cfg partition.TableConfig, id table.Identifier) error {
-	if cfg.PartitionBy == "" && cfg.SortBy == "" {
+	if cfg.PartitionBy == "" && cfg.SortBy == "" && (cfg.Engines == "" || cfg.Engines == "generic") {
 		return nil
 	}
 	cat, err := n.catalog(cfg.Catalog)
@@ -341,6 +341,9 @@ func (n *Node) checkArrangement(cfg partition.TableConfig, id table.Identifier) 
 	t, err := cat.Load(ctx, id)
 	if err != nil {
 		return nil
+	}
+	if err := coordinator.CheckEngines(cfg.Engines, t); err != nil {
+		return err
 	}
 	if err := coordinator.CheckPartitionBy(cfg.PartitionBy, t); err != nil {
 		return err

@@ -34,6 +34,10 @@ const (
 	opDecimalBytes                  //
 	opDecimalFixed                  //
 	opUUID                          // from text
+	opUUIDString                    // text, as text
+	opUUIDFixedString               // fixed, as text
+	opFixedBinary                   // fixed, as binary
+	opTimeString                    // a time of day, as text
 	opJSON                          // any value, as JSON text
 	opStruct                        // its fields follow in the program
 	opPresent                       // the marker of a record without fields
@@ -370,6 +374,8 @@ func primitiveOp(n *node, t iceberg.Type) opcode {
 			return opBytes
 		case n.kind == wireFixed && n.size == 0:
 			return opFixedZero
+		case n.kind == wireFixed:
+			return opFixedBinary
 		}
 	case iceberg.StringType:
 		switch {
@@ -377,6 +383,12 @@ func primitiveOp(n *node, t iceberg.Type) opcode {
 			return opString
 		case n.kind == wireEnum:
 			return opEnum
+		case n.logical == logicalUUID && n.kind == wireFixed:
+			return opUUIDFixedString
+		case n.logical == logicalUUID:
+			return opUUIDString
+		case n.logical == logicalTimeMillis, n.logical == logicalTimeMicros, n.logical == logicalTimeNanos:
+			return opTimeString
 		case n.kind == wireUnion, n.kind == wireRecord:
 			return opJSON
 		}

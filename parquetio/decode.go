@@ -116,7 +116,7 @@ func (b *Builder) run(program []instruction, pc, end int, p []byte, i int) int {
 		}
 		c := &b.cols[in.col]
 		switch in.op {
-		case opInt, opIntToLong, opLong, opTimeMillis, opTimeMicros, opTimeNanos, opTimestampMillis, opTimestampNanos:
+		case opInt, opIntToLong, opLong, opTimeMillis, opTimeMicros, opTimeNanos, opTimestampMillis, opTimestampNanos, opTimeString:
 			var v int64
 			at := i
 			if i < len(p) && p[i] < 0x80 {
@@ -142,6 +142,15 @@ func (b *Builder) run(program []instruction, pc, end int, p []byte, i int) int {
 				if v, ok = timeOfDay(in.op, v); !ok {
 					return b.failed(in.col, at, reasonTime)
 				}
+			case opTimeString:
+				v, ok := timeOfDay(timeOps[in.node.logical], v)
+				if !ok {
+					return b.failed(in.col, at, reasonTime)
+				}
+				if !b.blob(in.col, appendTime(nil, v)) {
+					return -1
+				}
+				continue
 			case opTimestampMillis:
 				if v > math.MaxInt64/1000 || v < math.MinInt64/1000 {
 					return b.failed(in.col, at, reasonMicros)
@@ -152,7 +161,7 @@ func (b *Builder) run(program []instruction, pc, end int, p []byte, i int) int {
 			}
 			c.i64 = append(c.i64, v)
 			c.present()
-		case opString, opBytes, opUUID, opZoned, opDecimalBytes:
+		case opString, opBytes, opUUID, opUUIDString, opZoned, opDecimalBytes:
 			var n int64
 			at := i
 			if i < len(p) && p[i] < 0x80 {
@@ -224,6 +233,18 @@ func (b *Builder) run(program []instruction, pc, end int, p []byte, i int) int {
 			c.data = append(c.data, p[i:i+in.size]...)
 			i += in.size
 			c.present()
+		case opFixedBinary, opUUIDFixedString:
+			if len(p)-i < in.size {
+				return b.failed(in.col, i, reasonShort)
+			}
+			v := p[i : i+in.size]
+			if in.op == opUUIDFixedString {
+				v = appendUUID(nil, v)
+			}
+			if !b.blob(in.col, v) {
+				return -1
+			}
+			i += in.size
 		case opFixedZero:
 			c.offsets = append(c.offsets, int32(len(c.data)))
 			c.present()
@@ -400,9 +421,21 @@ func (b *Builder) text(in *instruction, c *column, v []byte, at int) bool {
 			return false
 		}
 		c.data = append(c.data, u[:]...)
+	case opUUIDString:
+		u, ok := parseUUID(v)
+		if !ok {
+			b.failed(in.col, at, "text is not a UUID")
+			return false
+		}
+		return b.blob(in.col, appendUUID(nil, u[:]))
 	}
 	c.present()
 	return true
+}
+
+// appendTime appends a time of day in microseconds as 15:04:05.000000.
+func appendTime(dst []byte, micros int64) []byte {
+	return time.UnixMicro(micros).UTC().AppendFormat(dst, "15:04:05.000000")
 }
 
 // parseUUID reads the 36-character form of RFC 9562.

@@ -206,7 +206,7 @@ func jsonPrimitiveOp(n *node, t iceberg.Type) opcode {
 		}
 	case n.kind == wireBytes && op == opBytes:
 		return opBase64
-	case n.kind != wireString:
+	case n.kind != wireString, op == opTimeString:
 	case n.logical == logicalDate:
 		return opDateText
 	case n.logical == logicalTimeMicros:
@@ -499,7 +499,7 @@ func (d *jsonReader) value(v *jsonValue, i int) int {
 		if p[i] == '"' {
 			return d.string(v.col, i)
 		}
-	case opUUID, opDateText, opTimeText, opLocalText, opZoned, opBase64:
+	case opUUID, opUUIDString, opTimeString, opDateText, opTimeText, opLocalText, opZoned, opBase64:
 		if p[i] == '"' {
 			return d.text(v, i)
 		}
@@ -617,6 +617,20 @@ func (d *jsonReader) text(v *jsonValue, i int) int {
 			return d.failed(v.col, i, "text is not a UUID")
 		}
 		c.data = append(c.data, u[:]...)
+	case opUUIDString:
+		u, ok := parseUUID(text)
+		if !ok {
+			return d.failed(v.col, i, "text is not a UUID")
+		}
+		c.data = appendUUID(c.data, u[:])
+		return d.endBytes(c, end)
+	case opTimeString:
+		micros, reason := isoMicros(opTimeText, unsafe.String(unsafe.SliceData(text), len(text)))
+		if reason != "" {
+			return d.failed(v.col, i, reason)
+		}
+		c.data = appendTime(c.data, micros)
+		return d.endBytes(c, end)
 	case opBase64:
 		var err error
 		if c.data, err = base64.StdEncoding.AppendDecode(c.data, text); err != nil {

@@ -35,6 +35,9 @@ type Mapping struct {
 	// NewColumns gives a field that its column cannot hold a column of its own, x__v2 for x,
 	// then x__v3, and so on. Without it the schema is refused.
 	NewColumns bool
+	// Engines read the table: a field of a type that one of them cannot read gets a column of
+	// another that has its values.
+	Engines Engines
 	// Former are names that columns had before, by field id. A writer that knows a column by
 	// such a name still writes it.
 	Former map[int][]string
@@ -129,6 +132,9 @@ func (m Mapping) Evolve(table *iceberg.Schema, lastID int, v *ValueSchema) (next
 // record's column and the name of the field.
 func (m Mapping) evolve(table *iceberg.Schema, lastID int, v *ValueSchema) (next *iceberg.Schema, changed bool, names map[string]string, err error) {
 	want, err := m.columns(v)
+	if err == nil {
+		want, err = m.Engines.columns(want, "")
+	}
 	if err != nil {
 		return nil, false, nil, err
 	}

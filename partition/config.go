@@ -53,6 +53,7 @@ type TableConfig struct {
 	KafkaColumn     string        // struct column of partition, offset, …; "" is none
 	PartitionBy     string        // for ParsePartitionBy; "" leaves the table's partitions as they are
 	SortBy          string        // for ParseSortBy; "" leaves the table's sort order as it is
+	Engines         string        // that read the table, for parquetio.ParseEngines
 	Properties      string        // for ParseProperties; those of the table that files follow
 	OnRewind        string        // pause, replay or accept
 	OnIncompatible  string        // dlq, new-column or pause
@@ -432,6 +433,8 @@ func tableKeys() []ConfigKey {
 		key("table.topic.id.columns", "list", "", "Columns that identify a row.", only(notYet, "", "[]")),
 		key("table.topic.partition.by", "list", "", "Partitions of the table: columns, year(c), month(c), day(c), hour(c), bucket(c, N) and truncate(c, N), separated by commas. Empty leaves those that the table has, [] takes them away.", setPartitionBy),
 		key("table.topic.sort.by", "list", "", "Order of the rows in a file: columns, or transforms of them as of partitions, each with asc or desc and nulls first or nulls last, separated by commas. Empty leaves the order that the table has, [] takes it away.", setSortBy),
+		key("table.topic.engine.profile", "list", "generic", "Engines that are to read the table: generic, athena, unity, duckdb, or several of them, separated by commas. Columns get types that all can read.",
+			text(func(c *TopicConfig, v string) { c.Table.Engines = v })),
 		key("table.topic.write.properties", "list", "", "Properties of the table that files follow, as write.parquet.compression-codec=gzip, separated by commas. Others that the table has stay.", setProperties),
 		key("table.topic.upsert.enable", "boolean", "false", "Records replace the row of their key.", only(notYet+": the table is append only", "false")),
 		key("table.topic.cdc.field", "string", "", "Field that says insert, update or delete.", only(notYet, "")),

@@ -11,6 +11,7 @@ import (
 	"github.com/tabletopic/tabletopic/catalog"
 	"github.com/tabletopic/tabletopic/coordinator/control"
 	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/parquetio"
 	"github.com/tabletopic/tabletopic/partition"
 )
 
@@ -48,6 +49,9 @@ func Open(set *partition.Set, ctl control.Log, schemas Schemas, locators Locator
 		settings := configOf(t.Name, cfg.Table, shared)
 		start, err := partition.ParseStart(cfg.Table.Start)
 		if err != nil {
+			return nil, err
+		}
+		if settings.Engines, err = parquetio.ParseEngines(cfg.Table.Engines); err != nil {
 			return nil, err
 		}
 		settings.Start = func(ctx context.Context, index int32) (int64, error) {

@@ -107,6 +107,7 @@ type Config struct {
 	Value           partition.Payload // what values are; with FormatSchemaID if it has no format
 	Key             partition.Payload // what keys are, if they become a column
 	KeyColumn       string            // that they become; none if empty
+	Engines         parquetio.Engines // that read the table
 	SkipTombstones  bool              // a record without value becomes nothing, instead of a row of nulls
 	Rules           parquetio.Rules   // of the type mapping, while there is no table
 	Tolerance       string            // partition.TolerateDLQ, …: what becomes of a record that cannot become a row. TolerateDLQ if empty
@@ -429,7 +430,7 @@ func (w *Worker) handle(ctx context.Context, e control.Event) {
 // describe takes a description of the table.
 func (w *Worker) describe(ctx context.Context, e control.Table) {
 	t := &tableInfo{Table: e, mapping: e.Mapping(), schema: &iceberg.Schema{}, spec: iceberg.NewPartitionSpecID(e.Spec)}
-	t.mapping.KeyColumn = w.cfg.KeyColumn
+	t.mapping.KeyColumn, t.mapping.Engines = w.cfg.KeyColumn, w.cfg.Engines
 	err := t.schema.UnmarshalJSON(e.Schema)
 	if err == nil && len(e.Partitions) > 0 {
 		err = t.spec.UnmarshalJSON(e.Partitions)

@@ -7,13 +7,34 @@ import (
 	"strings"
 
 	"github.com/apache/iceberg-go"
+	"github.com/apache/iceberg-go/table"
 
 	"github.com/tabletopic/tabletopic/parquetio"
 	"github.com/tabletopic/tabletopic/partition"
 )
 
-// CheckWriteProperties refuses a value of table.topic.write.properties that files cannot follow.
-func CheckWriteProperties(list string) error {
+// CheckSettings refuses settings that no table can follow.
+func CheckSettings(t partition.TableConfig) error {
+	if _, err := parquetio.ParseEngines(t.Engines); err != nil {
+		return fmt.Errorf("table.topic.engine.profile: %w", err)
+	}
+	return checkWriteProperties(t.Properties)
+}
+
+// CheckEngines refuses a value of table.topic.engine.profile for which a table has columns that
+// cannot be read.
+func CheckEngines(list string, t *table.Table) error {
+	engines, err := parquetio.ParseEngines(list)
+	if err == nil {
+		err = engines.Check(t.Schema())
+	}
+	if err != nil {
+		return fmt.Errorf("table.topic.engine.profile: %w", err)
+	}
+	return nil
+}
+
+func checkWriteProperties(list string) error {
 	props, err := partition.ParseProperties(list)
 	if err != nil {
 		return fmt.Errorf("table.topic.write.properties: %w", err)
