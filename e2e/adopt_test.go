@@ -63,7 +63,7 @@ assert "schema.name-mapping.default" in t.properties`)
 	const want = "id,text,at\n" +
 		"-1,theirs,2026-01-02T03:04:05.000000\n1,ours,2023-11-14T22:13:20.123456\n2,ours,1969-12-31T23:59:59.999999\n"
 	for topic, engines := range readers {
-		waitForTable(t, s, topic, 2, time.Minute)
+		waitForTable(t, s, topic, 3, time.Minute)
 		for _, engine := range engines {
 			columns := "id, text, at"
 			got := l.query(t, s, engine, "SELECT "+columns+" FROM ice.default."+topic)

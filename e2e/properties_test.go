@@ -32,7 +32,7 @@ func TestWritePropertiesOfATopic(t *testing.T) {
 	l := directoryLake(t)
 	s := l.server(t)
 	s.createTopic("events", 1, 300*time.Millisecond,
-		"table.topic.write.properties", "write.parquet.compression-codec=gzip, write.parquet.bloom-filter-enabled.column.text=true, write.metadata.metrics.column.id=counts")
+		"table.topic.write.properties", "write.parquet.compression-codec=gzip, write.parquet.bloom-filter-enabled.column.text=true, write.parquet.bloom-filter-fpp.column.text=0.000001, write.metadata.metrics.column.id=counts")
 	header := registerSchema(t, s, "events-value", eventSchema)
 	var values [][]byte
 	for i := range 1000 {
