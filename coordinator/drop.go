@@ -20,21 +20,21 @@ const (
 // errDropped says that the table that the topic fills is gone, and the policy is to pause.
 var errDropped = errors.New("the table of the topic was dropped")
 
-// pin is what table.topic.table.id has for a table: its name as well, because a topic that gets
-// another name, or catalog, is to fill another table.
-func (c *Coordinator) pin(id uuid.UUID) string {
+// place is where the table of the topic is, as table.topic.table.id has it before the id: a topic that
+// gets another name, or catalog, is to fill another table.
+func (c *Coordinator) place() string {
 	name := strings.Join(c.ident, ".")
 	if c.cfg.Catalog != "" {
 		name = c.cfg.Catalog + "/" + name
 	}
-	return name + "@" + id.String()
+	return name
 }
 
 // checkDropped refuses what has the name of the table, a zero id if nothing has, if it is not the
 // table that the topic filled before.
 func (c *Coordinator) checkDropped(id uuid.UUID) error {
-	name, pinned, _ := strings.Cut(c.pinned, "@")
-	if c.cfg.OnDrop != DropPause || name+"@" != strings.TrimSuffix(c.pin(uuid.Nil), uuid.Nil.String()) || pinned == id.String() || invariant.Off("dropped-table-pauses") {
+	place, pinned, _ := strings.Cut(c.pinned, "@")
+	if c.cfg.OnDrop != DropPause || place != c.place() || pinned == id.String() || invariant.Off("dropped-table-pauses") {
 		return nil
 	}
 	if id == uuid.Nil {
@@ -48,7 +48,7 @@ func (c *Coordinator) checkDropped(id uuid.UUID) error {
 func (c *Coordinator) remember(ctx context.Context) {
 	want := ""
 	if c.cfg.OnDrop == DropPause {
-		want = c.pin(c.uuid)
+		want = c.place() + "@" + c.uuid.String()
 	}
 	if c.pinned == want {
 		return

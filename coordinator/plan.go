@@ -1,7 +1,6 @@
 package coordinator
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -60,7 +59,7 @@ const maxFormer = 100
 // mapping says how schemas become columns of a table, nil if there is none yet.
 func mapping(cfg Config, t *table.Table) parquetio.Mapping {
 	m := parquetio.Mapping{KafkaColumn: cfg.KafkaColumn, KeyColumn: cfg.KeyColumn, NewColumns: cfg.OnIncompatible == IncompatibleNewColumn, Former: map[int][]string{}}
-	m.Engines, _ = parquetio.ParseEngines(cmp.Or(cfg.Engines, "generic")) // [CheckSettings] refuses others
+	m.Engines, _ = parquetio.ParseEngines(cfg.Engines) // [CheckSettings] refuses others
 	if t == nil {
 		return m
 	}

@@ -30,8 +30,11 @@ var engines = map[string]engine{
 	"duckdb": {source: "https://duckdb.org/docs/current/core_extensions/iceberg/overview"},
 }
 
-// ParseEngines reads a list of names, separated by commas.
+// ParseEngines reads a list of names, separated by commas; there are none in an empty one.
 func ParseEngines(list string) (Engines, error) {
+	if list == "" {
+		return nil, nil
+	}
 	var out Engines
 	for name := range strings.SplitSeq(list, ",") {
 		name = strings.ToLower(strings.TrimSpace(name))
