@@ -32,20 +32,20 @@ func TestTablesOfOthersAreAdopted(t *testing.T) {
 	l := directoryLake(t)
 	l.queryEnv = sharedEngines(t)
 	s := l.server(t)
-	const visit = `{"type":"record","name":"Visit","fields":[{"name":"id","type":"int"},{"name":"text","type":"string"},{"name":"at","type":{"type":"long","logicalType":"timestamp-micros"}}]}`
+	const visit = `{"type":"record","name":"Visit","fields":[{"name":"id","type":"int"},{"name":"text","type":"string"},{"name":"moment","type":{"type":"long","logicalType":"timestamp-micros"}}]}`
 	makeTable(t, s, `
-schema = Schema(NestedField(3, "Text", StringType()), NestedField(7, "id", LongType(), required=True), NestedField(9, "at", TimestamptzType()), NestedField(11, "only_here", StringType(), required=True))
+schema = Schema(NestedField(3, "Text", StringType()), NestedField(7, "id", LongType(), required=True), NestedField(9, "moment", TimestamptzType()), NestedField(11, "only_here", StringType(), required=True))
 t = cat.create_table("default.by_pyiceberg", schema, partition_spec=PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "text_part")))
 day = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.timezone.utc)
-t.append(pa.table({"Text": ["theirs"], "id": [-1], "at": [day], "only_here": ["x"]}, t.schema().as_arrow()))
-t = cat.create_table("default.without_ids", pa.schema([("id", pa.int64()), ("text", pa.string()), ("at", pa.timestamp("us", "UTC"))]))
-pq.write_table(pa.table({"id": [-1], "text": ["theirs"], "at": [day]}, pa.schema([("id", pa.int64()), ("text", pa.string()), ("at", pa.timestamp("us", "UTC"))])), dir + "/f.parquet")
+t.append(pa.table({"Text": ["theirs"], "id": [-1], "moment": [day], "only_here": ["x"]}, t.schema().as_arrow()))
+t = cat.create_table("default.without_ids", pa.schema([("id", pa.int64()), ("text", pa.string()), ("moment", pa.timestamp("us", "UTC"))]))
+pq.write_table(pa.table({"id": [-1], "text": ["theirs"], "moment": [day]}, pa.schema([("id", pa.int64()), ("text", pa.string()), ("moment", pa.timestamp("us", "UTC"))])), dir + "/f.parquet")
 t.add_files([dir + "/f.parquet"])
 assert "schema.name-mapping.default" in t.properties`)
 	for engine, statements := range map[string][]string{
-		"spark": {"CREATE TABLE ice.default.by_spark (at timestamp, id bigint NOT NULL, text string, only_here int NOT NULL) USING iceberg PARTITIONED BY (days(at), truncate(2, text))",
+		"spark": {"CREATE TABLE ice.default.by_spark (moment timestamp, id bigint NOT NULL, text string, only_here int NOT NULL) USING iceberg PARTITIONED BY (days(moment), truncate(2, text))",
 			"INSERT INTO ice.default.by_spark VALUES (timestamp '2026-01-02 03:04:05', -1, 'theirs', 5)"},
-		"trino": {"CREATE TABLE ice.default.by_trino (id bigint, text varchar, at timestamp(6) with time zone, only_here decimal(10,2)) WITH (partitioning = ARRAY['text', 'month(at)'], sorted_by = ARRAY['id'])",
+		"trino": {"CREATE TABLE ice.default.by_trino (id bigint, text varchar, moment timestamp(6) with time zone, only_here decimal(10,2)) WITH (partitioning = ARRAY['text', 'month(moment)'], sorted_by = ARRAY['id'])",
 			"INSERT INTO ice.default.by_trino VALUES (-1, 'theirs', timestamp '2026-01-02 03:04:05 UTC', 1.5)"},
 	} {
 		for _, sql := range statements {
@@ -58,14 +58,14 @@ assert "schema.name-mapping.default" in t.properties`)
 	for topic := range readers {
 		s.createTopic(topic, 1, 300*time.Millisecond)
 		header := registerSchema(t, s, topic+"-value", visit)
-		produceAll(t, s, topic, encoded(t, header, visit, obj{"id": 1, "text": "ours", "at": time.UnixMicro(micros)}), encoded(t, header, visit, obj{"id": 2, "text": "ours", "at": time.UnixMicro(-1)}))
+		produceAll(t, s, topic, encoded(t, header, visit, obj{"id": 1, "text": "ours", "moment": time.UnixMicro(micros)}), encoded(t, header, visit, obj{"id": 2, "text": "ours", "moment": time.UnixMicro(-1)}))
 	}
-	const want = "id,text,at\n" +
+	const want = "id,text,moment\n" +
 		"-1,theirs,2026-01-02T03:04:05.000000\n1,ours,2023-11-14T22:13:20.123456\n2,ours,1969-12-31T23:59:59.999999\n"
 	for topic, engines := range readers {
 		waitForTable(t, s, topic, 3, time.Minute)
 		for _, engine := range engines {
-			columns := "id, text, at"
+			columns := "id, text, moment"
 			got := l.query(t, s, engine, "SELECT "+columns+" FROM ice.default."+topic)
 			if got != want {
 				t.Errorf("%s by %s: %s", topic, engine, diffLines(want, got))
@@ -79,7 +79,7 @@ assert "schema.name-mapping.default" in t.properties`)
 t = cat.load_table("default.by_pyiceberg")
 first = t.schemas()[0]
 assert all(t.schema().find_field(f.field_id).name == f.name for f in first.fields), t.schema()
-assert [f.required for f in t.schema().fields if f.name in ("Text", "id", "at", "only_here")] == [False, True, False, False], t.schema()`)
+assert [f.required for f in t.schema().fields if f.name in ("Text", "id", "moment", "only_here")] == [False, True, False, False], t.schema()`)
 }
 
 // A table whose columns cannot hold what the records have gets none: its state says for each column
