@@ -129,7 +129,7 @@ func TestEnginesRefuse(t *testing.T) {
 func TestEnginesReadJSON(t *testing.T) {
 	engines, _ := ParseEngines("unity")
 	m := Mapping{Engines: engines}
-	v, err := ParseJSONSchema(`{"type":"object","properties":{"u":{"type":"string","format":"uuid"},"t":{"type":"string","format":"time"}}}`)
+	v, err := ParseJSONSchema(NewRules(), `{"type":"object","properties":{"u":{"type":"string","format":"uuid"},"t":{"type":"string","format":"time"}}}`)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -156,7 +156,7 @@ func (s *Schemas) Value(ctx context.Context, w Writer, rules parquetio.Rules) (*
 	case w.Format == FormatBytes:
 		return parquetio.BytesValue(), nil
 	case w.Format == FormatLetter:
-		return parquetio.ParseAvro(LetterSchema)
+		return parquetio.ParseAvro(rules, LetterSchema)
 	case w.Format == FormatJSON:
 		v, err := parquetio.ParseJSONSchema(rules, w.Text)
 		if err != nil {
