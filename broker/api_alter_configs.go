@@ -64,6 +64,10 @@ func (b *Broker) alterConfig(ctx context.Context, r *request, typ kmsg.ConfigRes
 			return kerr.ClusterAuthorizationFailed
 		}
 		return refuse(kerr.InvalidRequest, "settings of a broker cannot be changed while it runs: set them where it is started")
+	case kmsg.ConfigResourceTypeClientMetrics:
+		return refuse(kerr.InvalidRequest, "metrics of clients are not collected: what they push is counted and dropped")
+	case kmsg.ConfigResourceTypeGroupConfig:
+		return refuse(kerr.InvalidRequest, "groups have no configuration of their own: time-outs are the clients', or the server's")
 	default:
 		return refuse(kerr.InvalidRequest, "resources of type %s have no configuration here", typ)
 	}

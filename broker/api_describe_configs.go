@@ -52,6 +52,11 @@ func (b *Broker) describe(r *request, res kmsg.DescribeConfigsRequestResource) (
 			return nil, refuse(kerr.InvalidRequest, "there is no broker %q", res.ResourceName)
 		}
 		return b.describeBroker(res.ConfigNames), nil
+	case kmsg.ConfigResourceTypeBrokerLogger, kmsg.ConfigResourceTypeClientMetrics, kmsg.ConfigResourceTypeGroupConfig:
+		if !r.may(opDescribeConfig, onCluster, cluster) {
+			return nil, kerr.ClusterAuthorizationFailed
+		}
+		return []kmsg.DescribeConfigsResponseResourceConfig{}, nil // nothing can be set of them
 	}
 	return nil, refuse(kerr.InvalidRequest, "resources of type %s have no configuration here", res.ResourceType)
 }

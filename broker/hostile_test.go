@@ -8,7 +8,9 @@ import (
 	"hash/crc32"
 	"io"
 	"log/slog"
+	"math"
 	"net"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -284,6 +286,59 @@ func TestWithheldRequests(t *testing.T) {
 	} else {
 		b.reqMemory.Release(b.cfg.MaxRequestMemory - 201*frameStage)
 	}
+}
+
+// A peer that sends a byte now and then is cut off as one that sends nothing, for it could
+// hold a request open for ever.
+func TestTricklingRequest(t *testing.T) {
+	b := start(t, Config{StallTimeout: 200 * time.Millisecond})
+	w := b.dial(t)
+	w.Write(binary.BigEndian.AppendUint32(nil, 1<<20))
+	closed := make(chan error, 1)
+	go func() { _, err := w.Read(make([]byte, 1)); closed <- err }()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			w.Write([]byte{0}) // an error shows in closed
+			continue
+		case err := <-closed:
+			if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("the connection was not closed: %v", err)
+			}
+		}
+		break
+	}
+	eventually(t, "a line in the log", func() bool { return strings.Contains(b.logged.String(), "stops after") })
+	assertIdle(t, b)
+}
+
+// A fetch of the largest numbers from a partition that is named a thousand times stays within
+// the limit.
+func TestFetchOfEverything(t *testing.T) {
+	b := start(t, Config{MaxFetchBytes: 5000})
+	topic := b.topic(t, "t", 1)
+	w := b.dial(t)
+	for range 4 {
+		w.ask(produceRequest(9, topic, 0, -1, testBatch(t, 1, 2000)))
+	}
+	req := fetchRequest(12, topic, 0)
+	req.MaxBytes, req.MinBytes, req.MaxWaitMillis = math.MaxInt32, math.MaxInt32, 1
+	one := req.Topics[0].Partitions[0]
+	one.PartitionMaxBytes = math.MaxInt32
+	for range 999 {
+		req.Topics[0].Partitions = append(req.Topics[0].Partitions, one)
+	}
+	total := 0
+	for _, p := range w.ask(req).(*kmsg.FetchResponse).Topics[0].Partitions {
+		total += len(p.RecordBatches)
+	}
+	if total == 0 || total > 5000+2200 {
+		t.Errorf("%d bytes, the limit is 5000 and a batch", total)
+	}
+	w.Close()
+	assertIdle(t, b)
 }
 
 // One connection more than the limit is closed at once, and logged.
