@@ -1,0 +1,170 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/tabletopic/tabletopic/internal/lab"
+)
+
+// codecNumbers are those of record batches.
+var codecNumbers = map[string]uint8{"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+
+// clientStep is a line that a program of lab/clients prints; its README has the contract.
+type clientStep struct {
+	Step   string
+	Topic  bool
+	Gone   bool
+	Value  string
+	Member string
+	Offset int64
+}
+
+// Clients of other languages and of other times, side by side on one server, do what users do:
+// they make, list and delete topics, produce with each codec they have, seek by time, and share a group
+// that one joins and leaves. What they say they sent is what the log has.
+func TestClients(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	built := t.TempDir()
+	run(t, nil, "go", "build", "-C", "lab/clients/go", "-o", built+"/", "./sarama", "./kafkago")
+	run(t, nil, "javac", "-nowarn", "-d", built, "-cp", classpath(t, "kafka-clients-0.11"), "lab/clients/Client.java")
+	java := func(component string) []string {
+		return []string{"java", "-Xmx200m", "-XX:TieredStopAtLevel=1", "-cp", built + ":" + classpath(t, component), "Client"}
+	}
+	begin := strconv.FormatInt(time.Now().Add(-time.Hour).UnixMilli(), 10)
+	const all, old = "none,gzip,snappy,lz4,zstd", "none,gzip,snappy,lz4"
+	pythonClient := filepath.Join(lab.Home(), "python-clients", "venv", "bin", "python")
+	programs := []struct {
+		name, codecs string
+		command      []string
+	}{
+		{"java-4.4", all, java("kafka-clients")},
+		{"java-3.9", all, java("kafka-clients-3.9")},
+		{"java-2.8", all, java("kafka-clients-2.8")},
+		{"java-1.1", old, java("kafka-clients-1.1")},
+		{"java-0.11", old, java("kafka-clients-0.11")},
+		{"confluent-kafka", all, []string{python(), "lab/clients/confluent.py"}},
+		{"kafka-python", all, []string{pythonClient, "lab/clients/kafka_python.py"}},
+		{"aiokafka", all, []string{pythonClient, "lab/clients/aio_kafka.py"}},
+		{"sarama", all, []string{filepath.Join(built, "sarama")}},
+		{"kafka-go", all, []string{filepath.Join(built, "kafkago")}},
+		{"kafkajs", "none,gzip", []string{"node", "lab/clients/kafkajs.js"}},
+	}
+	together(t, len(programs), 4, func(i int) string { return programs[i].name }, func(t *testing.T, i int) {
+		p := programs[i]
+		topic := "topic-" + p.name
+		env := []string{"NODE_PATH=" + filepath.Join(lab.Home(), "kafkajs", "node_modules"), "PYTHONDONTWRITEBYTECODE=1"}
+		args := slices.Concat([]string{"180"}, p.command, []string{s.kafka, topic, p.codecs, begin})
+		checkClient(t, s, topic, strings.Split(p.codecs, ","), run(t, env, "timeout", args...))
+	})
+}
+
+// classpath is that of a component of the lab.
+func classpath(t *testing.T, component string) string {
+	t.Helper()
+	jars, err := os.ReadFile(lab.Path(t, component, "classpath"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(jars))
+}
+
+func checkClient(t *testing.T, s *server, topic string, codecs []string, output string) {
+	t.Helper()
+	var phases []clientStep // all but sent and got
+	sent, got := []string{}, map[string]bool{}
+	round := map[string]map[string]bool{} // who got something of the rounds of a phase
+	left := false
+	for line := range strings.Lines(output) {
+		var step clientStep
+		if json.Unmarshal([]byte(line), &step) != nil {
+			continue // libraries say things too
+		}
+		switch step.Step {
+		case "sent":
+			sent = append(sent, step.Value)
+		case "got":
+			got[step.Value] = true
+			phase := strings.TrimRight(step.Value, "0123456789-")
+			if round[phase] == nil {
+				round[phase] = map[string]bool{}
+			}
+			round[phase][step.Member] = true
+			if left && step.Member == "b" {
+				t.Errorf("b got %s after it had left", step.Value)
+			}
+		default:
+			left = left || step.Step == "left"
+			phases = append(phases, step)
+		}
+	}
+	want := []clientStep{
+		{Step: "created", Topic: true, Gone: true}, {Step: "deleted", Topic: true},
+		{Step: "sought", Offset: 1, Value: codecs[0] + "-5"}, {Step: "left"}, {Step: "done"},
+	}
+	if diff := cmp.Diff(want, phases); diff != "" {
+		t.Errorf("steps (-want +got):\n%s", diff)
+	}
+	if !round["both"]["a"] || !round["both"]["b"] || !round["rest"]["a"] {
+		t.Errorf("who got records of the rounds: %v", round)
+	}
+	for _, v := range sent {
+		if !got[v] {
+			t.Errorf("%s was sent, and no member of the group got it", v)
+		}
+	}
+	var stored []string
+	for _, r := range readAll(t, s, topic, len(sent)) {
+		stored = append(stored, string(r.Value))
+		codec, _, _ := strings.Cut(string(r.Value), "-")
+		if number, ok := codecNumbers[codec]; ok && r.Attrs.CompressionType() != number {
+			t.Errorf("%s is stored with codec %d", r.Value, r.Attrs.CompressionType())
+		}
+		if string(r.Key) != strings.Repeat(string(r.Value), 50) {
+			t.Errorf("%s has the key %.30q…", r.Value, r.Key)
+		}
+	}
+	slices.Sort(stored)
+	slices.Sort(sent)
+	if diff := cmp.Diff(sent, stored); diff != "" {
+		t.Errorf("values in the log (-sent +stored):\n%s", diff)
+	}
+}
+
+// readAll reads n records of a topic with a client of ours, and what else there is.
+func readAll(t *testing.T, s *server, topic string, n int) (records []*kgo.Record) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	ends, err := s.admin().ListEndOffsets(ctx, topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	total := int64(0)
+	for _, o := range ends[topic] {
+		total += o.Offset
+	}
+	if total != int64(n) {
+		t.Errorf("%s has %d records, %d were sent", topic, total, n)
+	}
+	cl := s.client(kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	for int64(len(records)) < total {
+		fetches := cl.PollFetches(ctx)
+		if err := fetches.Err(); err != nil {
+			t.Fatal(err)
+		}
+		records = append(records, fetches.Records()...)
+	}
+	return records
+}

@@ -1,0 +1,43 @@
+"""kafka-python. README.md has the contract."""
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import KafkaAdminClient, NewTopic
+
+from script import *
+
+admin = KafkaAdminClient(bootstrap_servers=BOOTSTRAP)
+admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1), NewTopic(GONE, 1, 1)])
+listed("created", admin.list_topics())
+admin.delete_topics([GONE])
+listed("deleted", admin.list_topics())
+
+
+def sender(codec):
+    producer = KafkaProducer(bootstrap_servers=BOOTSTRAP, acks="all", compression_type=None if codec == "none" else codec)
+    return lambda p, t, v: producer.send(TOPIC, v.encode(), key(v).encode(), partition=p, timestamp_ms=t).get(60)
+
+
+for codec in CODECS:
+    send = sender(codec)
+    for p, t, v in records(codec):
+        send(p, t, v)
+        line("sent", value=v)
+
+consumer = KafkaConsumer(bootstrap_servers=BOOTSTRAP)
+tp = TopicPartition(TOPIC, 1)
+consumer.assign([tp])
+consumer.seek(tp, consumer.offsets_for_times({tp: SOUGHT})[tp].offset)
+record = next(consumer)
+line("sought", offset=record.offset, value=record.value.decode())
+consumer.close()
+
+
+def consume(leaving):
+    consumer = KafkaConsumer(TOPIC, bootstrap_servers=BOOTSTRAP, group_id=GROUP, auto_offset_reset="earliest", enable_auto_commit=False, heartbeat_interval_ms=500)
+    while not leaving.is_set():
+        for batch in consumer.poll(timeout_ms=100).values():
+            yield from (r.value.decode() for r in batch)
+        consumer.commit()
+    consumer.close()
+
+
+group(sender("none"), consume)

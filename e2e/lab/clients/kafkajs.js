@@ -1,0 +1,93 @@
+// kafkajs. README.md has the contract.
+const { Kafka, CompressionTypes, logLevel } = require('kafkajs');
+
+const [bootstrap, topic, codecs, start] = process.argv.slice(2);
+const begin = Number(start);
+const kafka = new Kafka({ brokers: [bootstrap], logLevel: logLevel.ERROR });
+const line = (step, fields = {}) => console.log(JSON.stringify({ step, ...fields }));
+const later = (ms) => new Promise((done) => setTimeout(done, ms));
+
+class Member {
+  constructor(name) {
+    this.name = name;
+    this.seen = new Set();
+    this.consumer = kafka.consumer({ groupId: `${topic}-group`, heartbeatInterval: 500, rebalanceTimeout: 10000 });
+  }
+  async start() {
+    await this.consumer.connect();
+    await this.consumer.subscribe({ topic, fromBeginning: true });
+    await this.consumer.run({
+      eachMessage: async ({ message }) => {
+        const value = message.value.toString();
+        line('got', { member: this.name, value });
+        this.seen.add(value);
+      },
+    });
+  }
+  async leave() {
+    await this.consumer.disconnect(); // commits before
+  }
+}
+
+async function main() {
+  const admin = kafka.admin();
+  await admin.connect();
+  const listed = async (step) => {
+    const names = await admin.listTopics();
+    line(step, { topic: names.includes(topic), gone: names.includes(`${topic}-gone`) });
+  };
+  await admin.createTopics({ topics: [{ topic, numPartitions: 4 }, { topic: `${topic}-gone`, numPartitions: 1 }] });
+  await listed('created');
+  await admin.deleteTopics({ topics: [`${topic}-gone`] });
+  await listed('deleted');
+
+  const producer = kafka.producer();
+  await producer.connect();
+  const send = async (partition, timestamp, value, compression) => {
+    await producer.send({ topic, acks: -1, compression, messages: [{ key: value.repeat(50), value, partition, timestamp: String(timestamp) }] });
+    line('sent', { value });
+  };
+  const names = { none: CompressionTypes.None, gzip: CompressionTypes.GZIP };
+  for (const codec of codecs.split(',')) {
+    for (let i = 0; i < 12; i++) await send(i % 4, begin + i * 1000, `${codec}-${i}`, names[codec]);
+  }
+
+  const found = (await admin.fetchTopicOffsetsByTimestamp(topic, begin + 4500)).find((p) => p.partition === 1);
+  const seeker = kafka.consumer({ groupId: `${topic}-seek` });
+  await seeker.connect();
+  await seeker.subscribe({ topic });
+  const sought = new Promise((done) => {
+    seeker.run({ eachMessage: async ({ partition, message }) => partition === 1 && Number(message.offset) >= Number(found.offset) && done(message) });
+    seeker.seek({ topic, partition: 1, offset: found.offset });
+  });
+  const message = await sought;
+  line('sought', { offset: Number(message.offset), value: message.value.toString() });
+  await seeker.disconnect();
+
+  const rounds = async (name, ...members) => {
+    for (let n = 0; ; n++) {
+      const values = [0, 1, 2, 3].map((i) => `${name}${n}-${i}`);
+      for (let i = 0; i < 4; i++) await send(i, begin + 100000, values[i]);
+      while (!values.every((v) => members.some((m) => m.seen.has(v)))) await later(50);
+      if (members.every((m) => values.some((v) => m.seen.has(v)))) return;
+    }
+  };
+  const a = new Member('a');
+  await a.start();
+  await rounds('one', a);
+  const b = new Member('b');
+  await b.start();
+  await rounds('both', a, b);
+  await b.leave();
+  line('left');
+  await rounds('rest', a);
+  await a.leave();
+  await producer.disconnect();
+  await admin.disconnect();
+  line('done');
+}
+
+main().catch((e) => {
+  console.error(e);
+  process.exit(1);
+});
