@@ -310,6 +310,9 @@ func TestAlterConfigs(t *testing.T) {
 	if resp, err := adm.AlterBrokerConfigs(ctx, []kadm.AlterConfig{{Name: "num.partitions", Value: str("7")}}, 1); err != nil || !errors.Is(resp[0].Err, kerr.InvalidRequest) {
 		t.Errorf("alter the broker: %v, %v", resp, err)
 	}
+	if resp, err := adm.AlterBrokerConfigs(ctx, []kadm.AlterConfig{{Op: kadm.DeleteConfig, Name: "leader.replication.throttled.rate"}}, 1); err != nil || resp[0].Err != nil {
+		t.Errorf("remove what is not set of the broker: %v, %v", resp, err)
+	}
 }
 
 // Pages hold as many partitions as asked for, and following the cursor gives each once.
