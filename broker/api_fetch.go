@@ -260,13 +260,17 @@ func (f *fetch) readPartition(fp *fetchPartition) {
 		fp.err = readError(err)
 		f.failed = true
 	}
+	for _, a := range res.Aborted {
+		if fp.size == 0 || a.FirstOffset >= fp.next { // else it is in the answer already
+			fp.res.Aborted = append(fp.res.Aborted, a)
+		}
+	}
 	for _, batch := range res.Batches {
 		fp.next = batch.NextOffset()
 		fp.size += len(batch)
 		f.total += len(batch)
 	}
 	fp.res.Batches = append(fp.res.Batches, res.Batches...)
-	fp.res.Aborted = append(fp.res.Aborted, res.Aborted...)
 	fp.noteOffsets()
 }
 

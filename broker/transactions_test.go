@@ -9,7 +9,11 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/kversion"
+
+	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/record"
 )
 
 // values returns those that a consumer gets of a topic, sorted, once it has n.
@@ -121,5 +125,40 @@ func TestConsumeTransformProduce(t *testing.T) {
 				t.Errorf("the group has committed %d records, want %d", sum, len(want))
 			}
 		})
+	}
+}
+
+// A transaction that was aborted is once in an answer, also if its records were read in parts:
+// consumers take the next one of its producer for aborted else.
+func TestAbortedTransactionIsListedOnce(t *testing.T) {
+	b := start(t, Config{})
+	b.topic(t, "t", 1)
+	p, err := b.set.Partition("t", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range int32(3) {
+		v, _ := p.Verification(7, 0)
+		data := testBatchOf(t, 1, func(b *kmsg.RecordBatch) {
+			b.Attributes, b.ProducerID, b.ProducerEpoch, b.FirstSequence = 0x10, 7, 0, i
+		}, 100)
+		done := make(chan error, 1)
+		if err := p.AppendTransactional(t.Context(), data, v, func(_ partition.AppendResult, err error) { done <- err }); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.AppendMarker(t.Context(), record.Marker{ProducerID: 7}, false); err != nil {
+		t.Fatal(err)
+	}
+	f := &fetch{b: b.Broker, isolation: partition.ReadCommitted}
+	fp := &fetchPartition{p: p, maxBytes: 1 << 20}
+	for _, f.maxBytes = range []int{1, 1 << 20} {
+		f.readPartition(fp)
+	}
+	if len(fp.res.Batches) != 4 || !slices.Equal(fp.res.Aborted, []partition.AbortedTransaction{{ProducerID: 7}}) {
+		t.Errorf("%d batches, aborted %+v, want 4 and the transaction from offset 0 once", len(fp.res.Batches), fp.res.Aborted)
 	}
 }
