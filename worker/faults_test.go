@@ -490,6 +490,9 @@ func TestDroppedTablePauses(t *testing.T) {
 	pauses := func(mention string) {
 		t.Helper()
 		p.wait(func() bool {
+			if tab, err := p.load(); err == nil && tab.CurrentSnapshot() != nil && tab.Metadata().TableUUID() != id {
+				t.Fatal("another table has the rows")
+			}
 			err := p.commits.Trouble()
 			return err != nil && strings.Contains(err.Error(), mention) && strings.Contains(err.Error(), id.String()) && strings.Contains(err.Error(), "table.topic.on.drop=recreate")
 		}, func() string { return fmt.Sprintf("the table to pause: %s, not %v", mention, p.commits.Trouble()) })
