@@ -70,7 +70,9 @@ func TestOthersDoNotWaitForTheRegistry(t *testing.T) {
 	other := n.create(t, "other", 1, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	refused := make(chan error)
-	go func() { refused <- slow.Append(ctx, produced{values: []string{"wait"}}.bytes(t), func(AppendResult, error) {}) }()
+	go func() {
+		refused <- slow.Append(ctx, produced{values: []string{"wait"}}.bytes(t), func(AppendResult, error) {})
+	}()
 	<-j.waits
 	done := make(chan error, 1)
 	soon, end := context.WithTimeout(t.Context(), 10*time.Second)

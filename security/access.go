@@ -53,8 +53,8 @@ type Access struct {
 	hashing *semaphore.Weighted               // passwords that are hashed at a time
 	proven  provenPasswords
 
-	rules  atomic.Pointer[Rules]
-	users  atomic.Pointer[map[userKey]metadata.ScramCredential]
+	rules atomic.Pointer[Rules]
+	users atomic.Pointer[map[userKey]metadata.ScramCredential]
 
 	mu     sync.Mutex // held while reading metadata
 	seq    int64      // guarded by mu; of the change log, as far as it is known
