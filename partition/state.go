@@ -79,7 +79,7 @@ func newState(maxProducers int) *state {
 // one of the producer's last batches.
 func (s *state) check(b record.Batch) (repeated *producedBatch, err error) {
 	id := b.ProducerID()
-	if id < 0 {
+	if id < 0 || b.IsControl() { // checkMarker looks at those
 		return nil, nil
 	}
 	p, epoch, sequence := s.producers[id], b.ProducerEpoch(), b.BaseSequence()
