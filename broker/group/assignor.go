@@ -31,7 +31,6 @@ type Topics struct {
 type TopicInfo struct {
 	ID         uuid.UUID
 	Partitions int
-	Internal   bool // a regular expression does not reach it
 }
 
 // NewTopics returns the topics by name.
@@ -61,8 +60,8 @@ func (t *Topics) subscribed(s *subscription) []string {
 	}
 	if s.regex != "" {
 		if re, err := compileRegex(s.regex); err == nil {
-			for name, info := range t.byName {
-				if !info.Internal && re.MatchString(name) {
+			for name := range t.byName {
+				if re.MatchString(name) {
 					set[name] = true
 				}
 			}

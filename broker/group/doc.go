@@ -5,7 +5,7 @@
 //     (KIP-345), member ids that the coordinator gives (KIP-394) and bounded metadata;
 //   - consumer (KIP-848): the coordinator assigns, by the assignors uniform and range, and each
 //     member moves to its target by itself. Regular expressions are RE2 and match the whole
-//     name of a topic, not of internal ones. Racks are kept, and not looked at. Members of the
+//     name of a topic, an internal one too. Racks are kept, and not looked at. Members of the
 //     two protocols are not in one group at a time.
 //
 // [State] holds the groups of one partition of __consumer_offsets and decides; it has no

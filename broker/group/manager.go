@@ -187,7 +187,7 @@ func (m *Manager) currentTopics() *Topics {
 	if m.topics == nil || m.topics.Version < version {
 		byName := map[string]TopicInfo{}
 		for _, t := range m.set.Topics() {
-			byName[t.Name] = TopicInfo{ID: t.ID, Partitions: len(t.Partitions), Internal: t.Internal}
+			byName[t.Name] = TopicInfo{ID: t.ID, Partitions: len(t.Partitions)}
 		}
 		m.topics = NewTopics(version, byName)
 	}

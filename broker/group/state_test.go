@@ -40,7 +40,7 @@ func (s *script) setTopics(list string) {
 	for _, w := range strings.Fields(list) {
 		name, n, _ := strings.Cut(w, "=")
 		partitions, _ := strconv.Atoi(n)
-		topics[name] = TopicInfo{ID: topicID(name), Partitions: partitions, Internal: strings.HasPrefix(name, "__")}
+		topics[name] = TopicInfo{ID: topicID(name), Partitions: partitions}
 	}
 	if s.topics != nil {
 		version = s.topics.Version + 1
