@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -68,11 +69,14 @@ func sameCode(got int16, want *kerr.Error) bool {
 
 // recordedMoves takes the place of the other nodes.
 type recordedMoves struct {
-	moves []string
-	err   error
+	mu    sync.Mutex
+	moves []string // guarded by mu
+	err   error    // guarded by mu; what a move answers
 }
 
 func (m *recordedMoves) Move(_ context.Context, ids []partition.ID, to streamstore.NodeID) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.moves = append(m.moves, fmt.Sprint(ids, " to ", to))
 	return m.err
 }
@@ -108,10 +112,12 @@ func TestReassignments(t *testing.T) {
 			t.Errorf("%s-%d to %v: %v, %v; want %v with a reason", tc.topic, tc.index, tc.replicas, kerr.ErrorForCode(got.ErrorCode), got.ErrorMessage, tc.want)
 		}
 	}
+	mover.mu.Lock()
 	if want := []string{"[t-0] to 1"}; !slices.Equal(mover.moves, want) {
 		t.Errorf("moves %v, want %v", mover.moves, want)
 	}
 	mover.err = errors.New("the reason")
+	mover.mu.Unlock()
 	if got := reassign("t", 0, []int32{1}); got.ErrorCode == 0 || got.ErrorMessage == nil || *got.ErrorMessage != "the reason" {
 		t.Errorf("a move that failed: %+v", got)
 	}

@@ -281,17 +281,6 @@ func (p *Partition) Producers() []Producer {
 	return all
 }
 
-// OldestTransaction returns the producer whose transaction holds the last stable offset.
-func (p *Partition) OldestTransaction() (t Producer, ok bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.state.open) == 0 {
-		return t, false
-	}
-	id := p.state.open[0].producer
-	return p.state.producers[id].describe(id), true
-}
-
 func (k *producer) describe(id int64) Producer {
 	out := Producer{ID: id, Epoch: k.epoch, CoordinatorEpoch: k.coordinator, LastSequence: -1, LastTimestamp: k.seen, TxnStartOffset: k.begun, TxnStart: k.begunAt}
 	if n := len(k.batches); n > 0 {
