@@ -180,6 +180,10 @@ func TestEveryRegistryCallNeedsARight(t *testing.T) {
 		path = strings.NewReplacer("{$}", "", "{subject}", "s", "{version}", "1", "{id}", "1", "{guid}", "g").Replace(path)
 		need := needOf(httptest.NewRequest(method, path, nil))
 		switch global := strings.HasPrefix(path, "/config") || strings.HasPrefix(path, "/mode"); {
+		case strings.HasPrefix(path, "/api/"): // all schemas at once
+			if need != onCluster(kmsg.ACLOperationAlter) {
+				t.Errorf("%s needs %s", pattern, describe(need))
+			}
 		case open[method+" "+path] != (need == right{}):
 			t.Errorf("%s needs %s", pattern, describe(need))
 		case need.typ == kmsg.ACLResourceTypeCluster && need.op == kmsg.ACLOperationAlter:

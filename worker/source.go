@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/partition"
 	"github.com/tabletopic/tabletopic/record"
 )
@@ -92,5 +93,5 @@ func (f *abortedFilter) drop(b record.Batch) (bool, error) {
 		}
 		return true, err
 	}
-	return b.IsTransactional() && f.open[b.ProducerID()], nil
+	return b.IsTransactional() && f.open[b.ProducerID()] && !invariant.Off("aborted-left-out"), nil
 }

@@ -44,6 +44,7 @@ var foundInTables = []struct{ guard, seeds string }{
 	{"sweep-spares-metadata", "1-10"},
 	{"attempt-is-named", "1-10"},
 	{"commit-continues", "170-200"},
+	{"aborted-left-out", "1-10"},
 }
 
 // The simulation finds faults: without one of these guards some seed fails, in a process of its own.

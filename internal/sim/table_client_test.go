@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -101,6 +102,14 @@ type tableTopic struct {
 
 	mu   sync.Mutex
 	sent map[int64]*sentRecord // guarded by mu; by number
+	open []*openTransaction    // guarded by mu; may have records and no marker
+}
+
+// An openTransaction is one that its coordinator has decided; its marker has to follow, whoever lives.
+type openTransaction struct {
+	topic     uuid.UUID
+	partition int32
+	marker    record.Marker
 }
 
 // A sentRecord was sent, whatever came of it.
@@ -109,6 +118,7 @@ type sentRecord struct {
 	topic     uuid.UUID
 	partition int32
 	offset    int64 // -1 if nobody was told
+	aborted   bool  // it is of a transaction that is aborted
 }
 
 func (l *tableLife) topic() *tableTopic { return l.n.w.topics[l.n.id-1] }
@@ -152,6 +162,9 @@ func (l *tableLife) serve() {
 				l.administer(r)
 			} else {
 				l.produce(l.ctx, r, l.n.w.plan.bad)
+			}
+			if l.n.w.plan.transactions > 0 && r.IntN(4) == 0 {
+				_ = l.decide() // what an earlier life left
 			}
 		}
 	})
@@ -203,34 +216,114 @@ func (l *tableLife) produce(ctx context.Context, r *rand.Rand, bad float64) {
 			}
 		}
 	}
-	l.append(ctx, topic.ID, index, forms...)
+	if share := l.n.w.plan.transactions; share > 0 && r.Float64() < share {
+		l.transact(ctx, r, topic.ID, index, forms...)
+	} else {
+		l.append(ctx, topic.ID, index, forms...)
+	}
 }
 
 // append appends a record of each form, and notes what came of it.
 func (l *tableLife) append(ctx context.Context, id uuid.UUID, index int32, forms ...form) {
-	t := l.topic()
-	p, err := l.set.Partition(t.name, index)
+	p, err := l.set.Partition(l.topic().name, index)
 	if err != nil || p.TopicID() != id {
 		return
 	}
-	records, sent := make([]record.Record, len(forms)), make([]*sentRecord, len(forms))
-	for i, f := range forms {
+	records, sent := l.note(id, index, false, forms)
+	if base, err := p.AppendRecords(ctx, records); err == nil {
+		l.told(sent, base)
+	}
+}
+
+// note makes the records, and remembers that they are sent.
+func (l *tableLife) note(id uuid.UUID, index int32, aborted bool, forms []form) (records []record.Record, sent []*sentRecord) {
+	t := l.topic()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, f := range forms {
 		n := l.n.w.ids.Add(1)
-		sent[i] = &sentRecord{form: f, topic: id, partition: index, offset: -1}
-		records[i] = f.record(n)
-		t.mu.Lock()
-		t.sent[n] = sent[i]
-		t.mu.Unlock()
+		s := &sentRecord{form: f, topic: id, partition: index, offset: -1, aborted: aborted}
+		t.sent[n] = s
+		records, sent = append(records, f.record(n)), append(sent, s)
 	}
-	base, err := p.AppendRecords(ctx, records)
-	if err != nil {
-		return
-	}
+	return records, sent
+}
+
+// told notes the offsets of records.
+func (l *tableLife) told(sent []*sentRecord, base int64) {
+	t := l.topic()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range sent {
 		sent[i].offset = base + int64(i)
 	}
+}
+
+// transact appends the records as a transaction of a producer of its own, and ends it after a
+// while, in which others append.
+func (l *tableLife) transact(ctx context.Context, r *rand.Rand, id uuid.UUID, index int32, forms ...form) {
+	t := l.topic()
+	p, err := l.set.Partition(t.name, index)
+	if err != nil || p.TopicID() != id {
+		return
+	}
+	m := record.Marker{ProducerID: l.n.w.ids.Add(1), Commit: r.IntN(2) == 0}
+	records, sent := l.note(id, index, !m.Commit, forms)
+	for i := range records {
+		records[i].Timestamp = time.Now().UnixMilli()
+	}
+	batch, err := record.AppendBatch(nil, record.BatchOptions{Idempotent: true, ProducerID: m.ProducerID, Transactional: true}, records)
+	if err != nil {
+		l.n.w.fail("batch of a transaction: %v", err)
+		return
+	}
+	v, _ := p.Verification(m.ProducerID, m.ProducerEpoch)
+	t.mu.Lock()
+	t.open = append(t.open, &openTransaction{id, index, m})
+	t.mu.Unlock()
+	answered := make(chan error, 1)
+	err = p.AppendTransactional(ctx, batch, v, func(res partition.AppendResult, err error) {
+		if err == nil {
+			l.told(sent, res.BaseOffset)
+		}
+		answered <- err
+	})
+	if err != nil {
+		return
+	}
+	select {
+	case <-answered:
+	case <-ctx.Done():
+		return
+	}
+	d := time.Duration(r.Int64N(int64(5 * time.Second)))
+	l.clients.Go(func() {
+		if wait(ctx, d) == nil {
+			_ = l.decide()
+		}
+	})
+}
+
+// decide writes the markers of transactions that may be open, as their coordinator would.
+func (l *tableLife) decide() error {
+	t := l.topic()
+	t.mu.Lock()
+	open := slices.Clone(t.open)
+	t.mu.Unlock()
+	for _, o := range open {
+		p, err := l.set.Partition(t.name, o.partition)
+		if err == nil && p.TopicID() == o.topic {
+			if err := p.AppendMarker(l.ctx, o.marker, false); err != nil {
+				return err
+			}
+		} else if topic, there := l.set.Topic(t.name); there && topic.ID == o.topic {
+			return err
+		}
+		t.mu.Lock()
+		t.open = slices.DeleteFunc(t.open, func(x *openTransaction) bool { return x == o })
+		t.mu.Unlock()
+	}
+	return nil
 }
 
 // adminActs are what administrators do, by name.

@@ -70,6 +70,9 @@ func (l *tableLife) heal() error {
 	if _, err := l.set.AlterConfig(l.ctx, name, set, []string{"retention.ms"}); err != nil {
 		return err
 	}
+	if err := l.decide(); err != nil {
+		return err
+	}
 	for i := range topic.Partitions {
 		l.append(l.ctx, topic.ID, int32(i), narrow, wide) // whoever had nothing to do looks at the table
 	}
@@ -243,12 +246,17 @@ func (l *tableLife) expected(p *partition.Partition, at place) (map[int64]int64,
 func readLog(ctx context.Context, p *partition.Partition, fn func(*record.Record) error) error {
 	var reader record.Reader
 	var rec record.Record
-	for at := p.Offsets().LogStart; at < p.Offsets().HighWatermark; {
+	from := p.Offsets().LogStart
+	for at := from; at < p.Offsets().HighWatermark; {
 		res, err := p.Read(ctx, at, 1<<20, partition.ReadUncommitted)
 		if err != nil {
 			return err
 		}
 		for _, b := range res.Batches {
+			at = b.NextOffset()
+			if b.IsControl() {
+				continue
+			}
 			if err := reader.Reset(b); err != nil {
 				return err
 			}
@@ -260,13 +268,12 @@ func readLog(ctx context.Context, p *partition.Partition, fn func(*record.Record
 				if !ok {
 					break
 				}
-				if rec.Offset >= at {
+				if rec.Offset >= from {
 					if err := fn(&rec); err != nil {
 						return err
 					}
 				}
 			}
-			at = b.NextOffset()
 		}
 	}
 	return nil
@@ -283,6 +290,9 @@ func (l *tableLife) comparePartition(at place, want map[int64]int64, rows map[in
 		isLetter := letters[o] > 0
 		shouldRow, certain := s.form.isRow()
 		switch {
+		case s.aborted && (isRow || isLetter):
+			return fmt.Errorf("record %d, offset %d, of a transaction that was aborted, is a row: %t", n, o, isRow)
+		case s.aborted:
 		case isRow && isLetter:
 			return fmt.Errorf("record %d, offset %d, is a row and a dead letter", n, o)
 		case letters[o] > 1:

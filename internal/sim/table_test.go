@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/apache/arrow-go/v18/parquet/compress"
+	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
 	"github.com/google/uuid"
 
@@ -69,6 +70,7 @@ type tablePlan struct {
 	streams           objectstore.Faults
 	mute              time.Duration // the longest that a node cannot write its log, while its bucket and catalog serve
 	frozen            time.Duration // the longest that the catalog takes no data, while it answers all else
+	transactions      float64       // share of what is produced that is a transaction; half of these are aborted
 }
 
 func newTablePlan(r *rand.Rand) tablePlan {
@@ -107,7 +109,6 @@ func newTablePlan(r *rand.Rand) tablePlan {
 	p.steps.fail = pick(r, 0, 0.01, 0.08)
 	p.foreign = some(r, foreignActs, 4)
 	p.admin = some(r, adminActs, 3)
-	p.mixed = !slices.Contains(p.foreign, "drop")
 	if p.grace == 40*time.Second && r.IntN(3) == 0 { // for longer than the grace
 		p.mute, p.life, p.chaos = 3*p.grace, 5*time.Minute, 2*p.chaos
 	}
@@ -117,6 +118,8 @@ func newTablePlan(r *rand.Rand) tablePlan {
 	if r.IntN(12) == 0 { // files must not come into a table that is not the one they are for
 		p.foreign, p.foreignEvery, p.steps.foreign = []string{"replace"}, 5*time.Second, 0.05
 	}
+	p.transactions = pick(r, 0, 0, 0.3, 0.7)
+	p.mixed = !slices.Contains(p.foreign, "drop") && !slices.Contains(p.foreign, "replace")
 	return p
 }
 
@@ -192,7 +195,8 @@ func newTableWorld(t *testing.T, seed uint64) *tableWorld {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.catalog.Create(w.failing, topic.table, schema, nil); err != nil {
+		// The topic's own: one of somebody else is refused as a whole when the first record does not fit.
+		if _, err := w.catalog.Create(w.failing, topic.table, schema, iceberg.Properties{"tabletopic.topic": topic.name}); err != nil {
 			t.Fatal(err)
 		}
 	}
