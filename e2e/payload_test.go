@@ -139,7 +139,7 @@ func TestTopicDefaults(t *testing.T) {
 			}
 			want, source := "true", "STATIC_BROKER_CONFIG"
 			if c.Name == "prod.orders.dlq" {
-				want, source = "false", "DYNAMIC_TOPIC_CONFIG"
+				want, source = "false", "DEFAULT_CONFIG"
 			}
 			if *kv.Value != want || kv.Source.String() != source {
 				t.Errorf("%s: %s from %s, want %s from %s", c.Name, *kv.Value, kv.Source, want, source)
