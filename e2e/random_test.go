@@ -26,14 +26,14 @@ import (
 	"github.com/tabletopic/tabletopic/parquetio/parquetiotest"
 )
 
-var randomSeed = flag.Uint64("random.seed", 0, "first seed of the tests with random schemas; 0 is the time")
+var randomSeed = flag.Uint64("random.seed", 1, "first seed of the tests with random schemas; 0 is the time")
 
-// firstSeed is the seed of the first of many topics; the others follow.
+// firstSeed is the seed of the first of many topics; the others follow. A soak takes new ones each time.
 func firstSeed() uint64 {
-	if *randomSeed != 0 {
-		return *randomSeed
+	if *randomSeed == 0 || os.Getenv("TABLETOPIC_SOAK") != "" {
+		return uint64(time.Now().Unix())
 	}
-	return uint64(time.Now().Unix())
+	return *randomSeed
 }
 
 // A randomTopic is records that a seed makes, in a table of their own.
