@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/internal/lab"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/objectstore"
@@ -171,7 +172,7 @@ func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(2 * time.Minute); !holds(); <-tick.C {
+	for deadline := time.Now().Add(invariant.Patience(2 * time.Minute)); !holds(); <-tick.C {
 		if time.Now().After(deadline) {
 			t.Fatalf("not within two minutes: %s", what)
 		}

@@ -38,6 +38,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/objectstore"
 )
 
@@ -229,7 +230,7 @@ func testAcknowledgesContiguousPrefix(t *testing.T) {
 // poll waits until cond holds.
 func poll(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.After(time.Minute)
+	deadline := time.After(invariant.Patience(time.Minute))
 	for !cond() {
 		select {
 		case <-deadline:

@@ -25,6 +25,7 @@ import (
 	catalogsql "github.com/tabletopic/tabletopic/catalog/sql"
 	"github.com/tabletopic/tabletopic/coordinator"
 	"github.com/tabletopic/tabletopic/coordinator/control"
+	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/objectstore"
 	"github.com/tabletopic/tabletopic/record"
@@ -257,7 +258,7 @@ func (p *path) committed() *table.Table {
 // wait polls a condition.
 func (p *path) wait(done func() bool, what func() string) {
 	p.t.Helper()
-	limit := cmp.Or(p.limit, 2*time.Minute)
+	limit := invariant.Patience(cmp.Or(p.limit, 2*time.Minute))
 	deadline := time.NewTimer(limit)
 	defer deadline.Stop()
 	tick := time.NewTicker(2 * time.Millisecond)
