@@ -316,8 +316,8 @@ func (l *tableLife) decide() error {
 			if err := p.AppendMarker(l.ctx, o.marker, false); err != nil {
 				return err
 			}
-		} else if topic, there := l.set.Topic(t.name); there && topic.ID == o.topic {
-			return err
+		} else if topic, there := l.set.Topic(t.name); !there || topic.ID == o.topic {
+			return err // this life may not know it yet
 		}
 		t.mu.Lock()
 		t.open = slices.DeleteFunc(t.open, func(x *openTransaction) bool { return x == o })
