@@ -304,20 +304,26 @@ func (l *tableLife) transact(ctx context.Context, r *rand.Rand, id uuid.UUID, in
 	})
 }
 
-// decide writes the markers of transactions that may be open, as their coordinator would.
+// decide writes the markers of transactions that may be open, as their coordinator would. A life of
+// long ago knows another topic by the name: what it does not know it leaves to others.
 func (l *tableLife) decide() error {
 	t := l.topic()
 	t.mu.Lock()
 	open := slices.Clone(t.open)
 	t.mu.Unlock()
 	for _, o := range open {
+		if topic, there := l.set.Topic(t.name); !there || topic.ID != o.topic {
+			continue
+		}
 		p, err := l.set.Partition(t.name, o.partition)
-		if err == nil && p.TopicID() == o.topic {
-			if err := p.AppendMarker(l.ctx, o.marker, false); err != nil {
-				return err
-			}
-		} else if topic, there := l.set.Topic(t.name); !there || topic.ID == o.topic {
-			return err // this life may not know it yet
+		if err != nil {
+			return err
+		}
+		if p.TopicID() != o.topic {
+			continue
+		}
+		if err := p.AppendMarker(l.ctx, o.marker, false); err != nil {
+			return err
 		}
 		t.mu.Lock()
 		t.open = slices.DeleteFunc(t.open, func(x *openTransaction) bool { return x == o })
