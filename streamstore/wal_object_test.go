@@ -70,9 +70,11 @@ func testZombieWakesADayLater(t *testing.T) {
 		t.Fatalf("the WAL holds %v after the upload", data)
 	}
 	// The process stops in the middle of 50 writes: half are not sent yet, the others have no answer.
+	// The first is where the fence will be: what it finds ends the others, so it goes on after them.
+	first := f.Hold(objectstore.Before, walPut(1))
 	unsent := f.Hold(objectstore.Before, func(op objectstore.Op, key string) bool {
 		_, _, seq, ok := parseWALKey(key)
-		return ok && seq%2 == 1
+		return ok && seq%2 == 1 && seq != 1
 	})
 	unanswered := f.Hold(objectstore.Before, func(op objectstore.Op, key string) bool {
 		_, _, seq, ok := parseWALKey(key)
@@ -104,6 +106,8 @@ func testZombieWakesADayLater(t *testing.T) {
 	}
 
 	unsent.Release(nil)
+	synctest.Wait()
+	first.Release(nil)
 	unanswered.Release(errors.New("connection reset")) // tried again
 	for i, c := range late {
 		if err := <-c; !errors.Is(err, ErrNodeFenced) {
