@@ -9,7 +9,12 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 export TABLETOPIC_LAB ?= $(HOME)/.cache/tabletopic-lab
 GOTESTSUM := go tool gotestsum --format pkgname --format-hide-empty-pkg
+# A test that fails and then passes does not stop what is long, and is named at the end: a fault to be found, in the
+# test or in what it tests. A data race stops everything, so do more than three failures. make soak runs nothing twice.
+AGAIN := --rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-abort-on-data-race --rerun-fails-run-root-test --rerun-fails-report=
 FUZZTIME ?= 10s
+
+again = if [ -s $(1) ]; then echo 'failed, and passed when run again:'; cat $(1); fi; rm -f $(1)
 
 .PHONY: test check race sim fuzz mutate e2e soak bench bench-peer lab vet prerequisites build
 
@@ -35,7 +40,8 @@ check: vet
 
 # Many tests wait: more packages at a time than there are cores. What go test vets, make vet has vetted.
 race:
-	$(GOTESTSUM) -- -race -vet off -p $$(($$(nproc) + 2)) -timeout 40m $$(go list ./... | grep -v '/e2e')
+	$(GOTESTSUM) $(AGAIN).race-again --packages "$$(go list ./... | grep -v '/e2e')" -- -race -vet off -p $$(($$(nproc) + 2)) -timeout 40m
+	@$(call again,.race-again)
 
 # What takes ten times as long with the race detector, and of which make race has less or nothing.
 sim:
@@ -49,7 +55,8 @@ mutate:
 	$(GOTESTSUM) -- -tags mutate -timeout 30m -run TestFindsWhatGuardsPrevent ./internal/sim
 
 e2e:
-	$(GOTESTSUM) -- -vet off -timeout 40m -count 1 -parallel $$(($$(nproc) * 2)) ./e2e/...
+	$(GOTESTSUM) $(AGAIN).e2e-again --packages ./e2e/... -- -vet off -timeout 40m -count 1 -parallel $$(($$(nproc) * 2))
+	@$(call again,.e2e-again)
 
 soak:
 	e2e/lab/fuzz 5m all
