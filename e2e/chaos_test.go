@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -93,6 +94,7 @@ type chaos struct {
 	store   *lab.Faults
 	began   time.Time
 	plan    []string // what was done, and when
+	pauses  bool     // servers may stand still, too
 	kills   int
 	peak    float64 // MB, of all lives
 }
@@ -134,7 +136,7 @@ func (c *chaos) round() {
 	length := time.Duration(500+c.random.IntN(4000)) * time.Millisecond
 	c.note("%s for %s", f.Name, length)
 	c.store.Set(f)
-	var killed *server
+	var killed, paused *server
 	if c.random.IntN(3) == 0 {
 		moment := time.Duration(c.random.Int64N(int64(length)))
 		c.wait(moment)
@@ -147,8 +149,15 @@ func (c *chaos) round() {
 		if err := killed.launch(); err != nil {
 			c.t.Fatal(err)
 		}
+	} else if c.pauses && c.random.IntN(3) == 0 {
+		paused = c.servers[c.random.IntN(len(c.servers))]
+		c.note("pause")
+		paused.signalOnly(syscall.SIGSTOP)
 	}
 	c.wait(length)
+	if paused != nil {
+		paused.signalOnly(syscall.SIGCONT)
+	}
 	c.store.Set(lab.Fault{})
 	if killed != nil {
 		killed.waitReady()

@@ -28,7 +28,8 @@
 // has begun; or it fails, before its effect or after. The catalog is part of the life, or another
 // process that finishes what was sent to it. Lives get rivals and stand still, records cannot be
 // decoded, administrators delete records, switch tables off and on, add partitions, make topics
-// anew and lose the control topic. Other writers, by iceberg-go, append, rewrite, expire, roll
+// anew and lose the control topic. Producers have transactions, which are
+// committed or aborted. Other writers, by iceberg-go, append, rewrite, expire, roll
 // back, add columns, branches and tags, partition, drop and replace.
 //
 // A node may also be unable to write its log, for longer than unadopted files are spared, while its
@@ -48,6 +49,7 @@
 //     process between data file, manifest, manifest list, metadata and swap;
 //   - in it, the offsets of each partition go on where the table was, and the ranges have as many
 //     rows as the files that it adds; an older epoch never commits after a newer;
+//   - of a transaction that was aborted no record is a row, nor a dead letter;
 //   - it takes no file, column, branch, tag or property from anybody else;
 //   - a field id is that of one column for ever, and a column has one, while new versions of the
 //     record's schema, and other writers, add columns;
@@ -63,8 +65,6 @@
 // had a commit (TestTableReplacedWhileFilesWait). And a commit, or a worker, that holds files for too
 // long is void by the other's clock as well, and nearly always by that of the files of its attempt
 // (TestCommitIsVoidWhenItsFilesCannotBeNamed, TestWorkerGivesUpFilesThatCannotBeNamed).
-//
-// Transactions of producers are not part of it, and so not that aborted rows are in no snapshot.
 //
 // # Running
 //
