@@ -12,7 +12,11 @@ import (
 
 // A compatCase are two schemas of a script: the lines "old …" and "new …", and for what they
 // refer to "in-old NAME …" and "in-new NAME …".
-type compatCase struct{ next, older model }
+type compatCase struct {
+	next, older  model
+	texts        map[string]string       // old, new: as they are written
+	dependencies map[string][]Dependency // the same
+}
 
 func parseCase(t *testing.T, d *datadriven.TestData, schemaType string) compatCase {
 	texts, dependencies := map[string]string{}, map[string][]Dependency{}
@@ -43,7 +47,7 @@ func parseCase(t *testing.T, d *datadriven.TestData, schemaType string) compatCa
 		}
 		return m
 	}
-	return compatCase{model("new"), model("old")}
+	return compatCase{model("new"), model("old"), texts, dependencies}
 }
 
 // checkLevels proves that each level is one of the two directions, or both.
