@@ -14,6 +14,7 @@ import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.consumer.OffsetAndTimestamp;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
@@ -46,6 +47,7 @@ public class Client {
             }
         }
         seek();
+        transactions();
         group();
         // Threads of the old clients' metrics may linger.
         System.exit(0);
@@ -94,6 +96,7 @@ public class Client {
         p.put("session.timeout.ms", "10000");
         p.put("heartbeat.interval.ms", "500");
         p.put("enable.auto.commit", "false");
+        p.put("isolation.level", "read_committed");
         return new KafkaConsumer<>(p, new StringDeserializer(), new StringDeserializer());
     }
 
@@ -122,6 +125,47 @@ public class Client {
                     return;
                 }
             }
+        }
+    }
+
+    static void transactions() throws Exception {
+        Properties p = properties();
+        p.put("transactional.id", topic + "-transaction");
+        try (KafkaProducer<String, String> producer = new KafkaProducer<>(p, new StringSerializer(), new StringSerializer())) {
+            producer.initTransactions();
+            producer.beginTransaction();
+            for (int i = 0; i < 4; i++) {
+                String value = "aborted-" + i;
+                producer.send(new ProducerRecord<>(topic, i, begin, key(value), value));
+            }
+            producer.flush();
+            producer.abortTransaction();
+            producer.beginTransaction();
+            for (int i = 0; i < 4; i++) {
+                String value = "committed-" + i;
+                producer.send(new ProducerRecord<>(topic, i, begin, key(value), value));
+            }
+            sendOffsets(producer, Collections.singletonMap(new TopicPartition(topic, 1), new OffsetAndMetadata(7)));
+            producer.commitTransaction();
+        }
+        for (int i = 0; i < 4; i++) {
+            line("step", "sent", "value", "committed-" + i);
+        }
+        line("step", "transactions");
+    }
+
+    /** sendOffsets names the group by its metadata from 2.5 on, and not by its id from 4.0 on. */
+    static void sendOffsets(KafkaProducer<String, String> producer, Map<TopicPartition, OffsetAndMetadata> offsets) throws Exception {
+        Class<?> metadata;
+        try {
+            metadata = Class.forName("org.apache.kafka.clients.consumer.ConsumerGroupMetadata");
+        } catch (ClassNotFoundException e) {
+            KafkaProducer.class.getMethod("sendOffsetsToTransaction", Map.class, String.class).invoke(producer, offsets, topic + "-copied");
+            return;
+        }
+        try (KafkaConsumer<String, String> consumer = consumer(topic + "-copied")) {
+            Object group = KafkaConsumer.class.getMethod("groupMetadata").invoke(consumer);
+            KafkaProducer.class.getMethod("sendOffsetsToTransaction", Map.class, metadata).invoke(producer, offsets, group);
         }
     }
 

@@ -57,8 +57,19 @@ line("sought", offset=record.offset, value=record.value.decode())
 wait(consumer.stop())
 
 
+producer = wait(make(AIOKafkaProducer, transactional_id=TRANSACTIONAL_ID))
+producers.append(producer)
+transactions(
+    lambda: wait(producer.begin_transaction()),
+    lambda p, t, v: wait(producer.send_and_wait(TOPIC, v.encode(), key(v).encode(), partition=p, timestamp_ms=t)),
+    lambda: wait(producer.send_offsets_to_transaction({tp: COPIED_OFFSET}, COPIED)),
+    lambda: wait(producer.commit_transaction()),
+    lambda: wait(producer.abort_transaction()),
+)
+
+
 def consume(leaving):
-    consumer = wait(make(AIOKafkaConsumer, TOPIC, group_id=GROUP, auto_offset_reset="earliest", enable_auto_commit=False, heartbeat_interval_ms=500))
+    consumer = wait(make(AIOKafkaConsumer, TOPIC, group_id=GROUP, auto_offset_reset="earliest", enable_auto_commit=False, isolation_level="read_committed", heartbeat_interval_ms=500))
     while not leaving.is_set():
         for batch in wait(consumer.getmany(timeout_ms=100)).values():
             yield from (r.value.decode() for r in batch)

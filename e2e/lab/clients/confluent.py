@@ -37,8 +37,8 @@ for codec in CODECS:
         line("sent", value=v)
 
 
-def consumer():
-    return Consumer({"bootstrap.servers": BOOTSTRAP, "group.id": GROUP, "auto.offset.reset": "earliest", "enable.auto.commit": False, "heartbeat.interval.ms": 500})
+def consumer(group=GROUP):
+    return Consumer({"bootstrap.servers": BOOTSTRAP, "group.id": group, "isolation.level": "read_committed", "auto.offset.reset": "earliest", "enable.auto.commit": False, "heartbeat.interval.ms": 500})
 
 
 c = consumer()
@@ -46,6 +46,26 @@ c.assign(c.offsets_for_times([TopicPartition(TOPIC, 1, SOUGHT)], timeout=60))
 record = c.poll(60)
 line("sought", offset=record.offset(), value=record.value().decode())
 c.close()
+
+
+producer = Producer({"bootstrap.servers": BOOTSTRAP, "transactional.id": TRANSACTIONAL_ID})
+producer.init_transactions(60)
+
+
+def send_later(p, t, v):
+    producer.produce(TOPIC, v, key(v), partition=p, timestamp=t)
+
+
+def offsets():
+    producer.send_offsets_to_transaction([TopicPartition(TOPIC, 1, COPIED_OFFSET)], consumer(COPIED).consumer_group_metadata())
+
+
+def abort():
+    producer.flush()
+    producer.abort_transaction()
+
+
+transactions(producer.begin_transaction, send_later, offsets, producer.commit_transaction, abort)
 
 
 def consume(leaving):

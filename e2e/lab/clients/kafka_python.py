@@ -1,5 +1,5 @@
 """kafka-python. README.md has the contract."""
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import ConsumerGroupMetadata, KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
 
 from script import *
@@ -31,8 +31,24 @@ line("sought", offset=record.offset, value=record.value.decode())
 consumer.close()
 
 
+producer = KafkaProducer(bootstrap_servers=BOOTSTRAP, transactional_id=TRANSACTIONAL_ID)
+producer.init_transactions()
+
+
+def send_in_transaction(p, t, v):
+    producer.send(TOPIC, v.encode(), key(v).encode(), partition=p, timestamp_ms=t).get(60)
+
+
+def offsets():
+    producer.send_offsets_to_transaction({tp: OffsetAndMetadata(COPIED_OFFSET, "", -1)}, ConsumerGroupMetadata(COPIED, -1, "", None))
+
+
+transactions(producer.begin_transaction, send_in_transaction, offsets, producer.commit_transaction, producer.abort_transaction)
+producer.close()
+
+
 def consume(leaving):
-    consumer = KafkaConsumer(TOPIC, bootstrap_servers=BOOTSTRAP, group_id=GROUP, auto_offset_reset="earliest", enable_auto_commit=False, heartbeat_interval_ms=500)
+    consumer = KafkaConsumer(TOPIC, bootstrap_servers=BOOTSTRAP, group_id=GROUP, auto_offset_reset="earliest", enable_auto_commit=False, isolation_level="read_committed", heartbeat_interval_ms=500)
     while not leaving.is_set():
         for batch in consumer.poll(timeout_ms=100).values():
             yield from (r.value.decode() for r in batch)

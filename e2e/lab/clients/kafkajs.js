@@ -64,6 +64,22 @@ async function main() {
   line('sought', { offset: Number(message.offset), value: message.value.toString() });
   await seeker.disconnect();
 
+  const transactional = kafka.producer({ transactionalId: `${topic}-transaction`, idempotent: true, maxInFlightRequests: 1 });
+  await transactional.connect();
+  const fill = async (name) => {
+    const transaction = await transactional.transaction();
+    const messages = [0, 1, 2, 3].map((partition) => ({ partition, value: `${name}-${partition}`, key: `${name}-${partition}`.repeat(50), timestamp: String(begin) }));
+    await transaction.send({ topic, acks: -1, messages });
+    return transaction;
+  };
+  await (await fill('aborted')).abort();
+  const transaction = await fill('committed');
+  await transaction.sendOffsets({ consumerGroupId: `${topic}-copied`, topics: [{ topic, partitions: [{ partition: 1, offset: '7' }] }] });
+  await transaction.commit();
+  for (const i of [0, 1, 2, 3]) line('sent', { value: `committed-${i}` });
+  line('transactions');
+  await transactional.disconnect();
+
   const rounds = async (name, ...members) => {
     for (let n = 0; ; n++) {
       const values = [0, 1, 2, 3].map((i) => `${name}${n}-${i}`);

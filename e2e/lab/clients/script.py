@@ -6,6 +6,7 @@ import time
 
 BOOTSTRAP, TOPIC, CODECS = sys.argv[1], sys.argv[2], sys.argv[3].split(",")
 PARTITIONS, GONE, GROUP = 4, TOPIC + "-gone", TOPIC + "-group"
+TRANSACTIONAL_ID, COPIED, COPIED_OFFSET = TOPIC + "-transaction", TOPIC + "-copied", 7
 BEGIN = int(sys.argv[4])
 SOUGHT = BEGIN + 4500
 _printing = threading.Lock()
@@ -27,6 +28,22 @@ def records(codec):
 
 def key(value):
     return value * 50
+
+
+def transactions(begin, send, offsets, commit, abort):
+    """Each is called as the library has it: send(partition, time, value), and offsets() for those of COPIED."""
+    begin()
+    for i in range(PARTITIONS):
+        send(i, BEGIN, f"aborted-{i}")
+    abort()
+    begin()
+    for i in range(PARTITIONS):
+        send(i, BEGIN, f"committed-{i}")
+    offsets()
+    commit()
+    for i in range(PARTITIONS):
+        line("sent", value=f"committed-{i}")
+    line("transactions")
 
 
 class Member:

@@ -72,7 +72,7 @@ func main() {
 	script.Must(reader.Close())
 
 	script.Group(sender("none"), func(m *script.Member) (leave func()) {
-		reader := kafka.NewReader(kafka.ReaderConfig{Brokers: []string{bootstrap}, Topic: topic, GroupID: topic + "-group", StartOffset: kafka.FirstOffset,
+		reader := kafka.NewReader(kafka.ReaderConfig{Brokers: []string{bootstrap}, Topic: topic, GroupID: topic + "-group", IsolationLevel: kafka.ReadCommitted, StartOffset: kafka.FirstOffset,
 			HeartbeatInterval: 500 * time.Millisecond, MaxWait: 200 * time.Millisecond})
 		ctx, cancel := context.WithCancel(ctx)
 		done := make(chan struct{})

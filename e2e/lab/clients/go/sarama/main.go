@@ -14,6 +14,7 @@ import (
 func config() *sarama.Config {
 	c := sarama.NewConfig()
 	c.Version = sarama.V4_0_0_0
+	c.Consumer.IsolationLevel = sarama.ReadCommitted
 	c.Consumer.Offsets.Initial = sarama.OffsetOldest
 	c.Consumer.Group.Heartbeat.Interval = 500 * time.Millisecond
 	return c
@@ -52,20 +53,25 @@ func main() {
 	script.Must(admin.DeleteTopic(topic + "-gone"))
 	listed("deleted")
 
-	sender := func(codec string) script.Send {
+	newProducer := func(codec string, more func(*sarama.Config)) sarama.SyncProducer {
 		c := config()
 		c.Producer.Return.Successes = true
 		c.Producer.RequiredAcks = sarama.WaitForAll
 		c.Producer.Partitioner = sarama.NewManualPartitioner
 		script.Must(c.Producer.Compression.UnmarshalText([]byte(codec)))
+		more(c)
 		producer, err := sarama.NewSyncProducer(brokers, c)
 		script.Must(err)
+		return producer
+	}
+	send := func(producer sarama.SyncProducer) script.Send {
 		return func(partition int, at time.Time, value string) error {
 			_, _, err := producer.SendMessage(&sarama.ProducerMessage{Topic: topic, Partition: int32(partition), Timestamp: at,
 				Key: sarama.StringEncoder(script.Key(value)), Value: sarama.StringEncoder(value)})
 			return err
 		}
 	}
+	sender := func(codec string) script.Send { return send(newProducer(codec, func(*sarama.Config) {})) }
 	for _, codec := range codecs {
 		script.Values(codec, sender(codec))
 	}
@@ -79,6 +85,16 @@ func main() {
 	msg := <-p.Messages()
 	script.Line("sought", "offset", msg.Offset, "value", string(msg.Value))
 	script.Must(p.Close())
+
+	producer := newProducer("none", func(c *sarama.Config) {
+		c.Producer.Transaction.ID = topic + "-transaction"
+		c.Producer.Idempotent = true
+		c.Net.MaxOpenRequests = 1
+	})
+	script.Transactions{Begin: producer.BeginTxn, Abort: producer.AbortTxn, Commit: producer.CommitTxn, Send: send(producer), Offsets: func() error {
+		return producer.AddOffsetsToTxn(map[string][]*sarama.PartitionOffsetMetadata{topic: {{Partition: 1, Offset: script.CopiedOffset}}}, topic+"-copied")
+	}}.Run()
+	script.Must(producer.Close())
 
 	script.Group(sender("none"), func(m *script.Member) (leave func()) {
 		group, err := sarama.NewConsumerGroup(brokers, topic+"-group", config())

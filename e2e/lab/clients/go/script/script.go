@@ -64,6 +64,36 @@ func Values(codec string, send Send) {
 	}
 }
 
+// Transactions are what a library has for them. CopiedOffset is that of partition 1 for group TOPIC-copied.
+type Transactions struct {
+	Begin, Abort, Commit func() error
+	Send                 Send
+	Offsets              func() error
+}
+
+const CopiedOffset = 7
+
+// Run aborts one and commits another.
+func (t Transactions) Run() {
+	fill := func(name string) (values []string) {
+		Must(t.Begin())
+		for i := range 4 {
+			values = append(values, fmt.Sprintf("%s-%d", name, i))
+			Must(t.Send(i, Begin(), values[i]))
+		}
+		return values
+	}
+	fill("aborted")
+	Must(t.Abort())
+	values := fill("committed")
+	Must(t.Offsets())
+	Must(t.Commit())
+	for _, v := range values {
+		Line("sent", "value", v)
+	}
+	Line("transactions")
+}
+
 // A Member notes what it got.
 type Member struct {
 	name  string
