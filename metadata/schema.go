@@ -159,6 +159,12 @@ func (s *Store) MaxSchemaID(ctx context.Context) (id int, err error) {
 
 // Subject returns the versions of a subject; none if it does not exist.
 func (s *Store) Subject(ctx context.Context, name string) (Subject, error) {
+	return s.SubjectSince(ctx, Subject{Name: name})
+}
+
+// SubjectSince is Subject for one who knows what it was: with its revision it has the same versions.
+func (s *Store) SubjectSince(ctx context.Context, known Subject) (Subject, error) {
+	name := known.Name
 	subject := Subject{Name: name}
 	t, err := s.readers.BeginTx(ctx, &s.dialect.snapshot)
 	if err != nil {
@@ -169,7 +175,11 @@ func (s *Store) Subject(ctx context.Context, name string) (Subject, error) {
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return subject, fmt.Errorf("read subject %s: %w", name, err)
 	}
-	subject.Versions, err = readVersions(ctx, t, `WHERE v.subject = $1 ORDER BY v.version`, name)
+	if err = nil; subject.Revision == known.Revision {
+		subject.Versions = known.Versions
+	} else {
+		subject.Versions, err = readVersions(ctx, t, `WHERE v.subject = $1 ORDER BY v.version`, name)
+	}
 	if err == nil {
 		err = subject.readConfig(ctx, t)
 	}
@@ -284,7 +294,8 @@ func (s *Store) RegisterSchema(ctx context.Context, subject Subject, version int
 // to deleted versions.
 func (s *Store) AddVersion(ctx context.Context, subject Subject, v SubjectVersion) (SubjectVersion, error) {
 	schema := v.Schema
-	err := s.updateDurably(ctx, fmt.Sprintf("register schema of %s", subject.Name), func(t *tx) error {
+	what := fmt.Sprintf("register schema of %s", subject.Name)
+	err := s.updateTogether(ctx, what, func(t *tx) error {
 		if err := t.reviseSubject(subject); err != nil {
 			return err
 		}
@@ -303,7 +314,13 @@ func (s *Store) AddVersion(ctx context.Context, subject Subject, v SubjectVersio
 		}
 		return t.change(ChangeSchema, v.Subject)
 	})
-	return v, err
+	if err != nil {
+		return v, err
+	}
+	if err := s.Durable(ctx); err != nil {
+		return v, fmt.Errorf("%s: %w", what, err)
+	}
+	return v, nil
 }
 
 // reviseSubject claims the next revision of a subject that must be as it was read, its settings too:

@@ -33,6 +33,7 @@ type Store struct {
 	cluster string
 	now     func() time.Time
 	backup  atomic.Pointer[Backup] // nil if the bucket keeps no copy
+	queue   *queue                 // of changes that share transactions
 }
 
 // Open opens or creates the database at url and brings it to the newest version:
@@ -74,7 +75,7 @@ func connect(d database, log *slog.Logger, now func() time.Time) (*Store, error)
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &Store{dialect: d.dialect, log: log, now: now}
+	s := &Store{dialect: d.dialect, log: log, now: now, queue: newQueue()}
 	var err error
 	if s.writer, err = d.open(nil); err != nil {
 		return nil, err

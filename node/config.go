@@ -114,6 +114,7 @@ type Config struct {
 	RESTLocations   string
 	RESTCredentials string
 	RESTCacheBytes  int64
+	SchemaCache     int64
 
 	ShutdownTimeout time.Duration
 }
@@ -139,7 +140,7 @@ func (c *Config) Fields() []Field {
 		TransactionMaxTimeout: 15 * time.Minute, TransactionalIDExpiration: 7 * 24 * time.Hour, ProducerIDExpiration: 24 * time.Hour,
 		AutoCreateTopics: true, DefaultPartitions: 1, MaxRequestBytes: 100 << 20, MaxConnections: 10_000, MaxSessionPartitions: 200_000,
 		TableMemory: 256 << 20, TableSweep: 10 * time.Minute, TableSweepGrace: time.Hour,
-		RESTCredentials: "none", RESTCacheBytes: 64 << 20, ShutdownTimeout: 30 * time.Second,
+		RESTCredentials: "none", RESTCacheBytes: 64 << 20, SchemaCache: 64 << 20, ShutdownTimeout: 30 * time.Second,
 	}
 	return []Field{
 		{"node-id", &c.NodeID, "id of this node, also the Kafka broker id; a second process with the same id on the same store fences the first"},
@@ -231,6 +232,7 @@ func (c *Config) Fields() []Field {
 		{"rest-catalog-locations", &c.RESTLocations, "locations besides the warehouse, separated by commas, below which clients of the built-in Iceberg REST catalog may place and register tables"},
 		{"rest-catalog-credentials", &c.RESTCredentials, "keys for the files of a table, for clients that ask: none, own (this server's, for all of the store) or the ARN of a role that AWS STS limits to the table; own and a role only with rest-catalog-clients"},
 		{"rest-catalog-cache-bytes", &c.RESTCacheBytes, "memory for table metadata that was used last, in bytes; 0 keeps none"},
+		{"schema-cache-bytes", &c.SchemaCache, "memory for schemas and versions of subjects that were used last, in bytes; 0 keeps none"},
 		{"shutdown-timeout", &c.ShutdownTimeout, "how long SIGTERM may take to upload and close"},
 	}
 }
@@ -338,6 +340,7 @@ func (c *Config) bounds() error {
 		within("max-session-partitions", c.MaxSessionPartitions, 1, 10_000_000),
 		within("table-memory-bytes", c.TableMemory, 1, large),
 		within("rest-catalog-cache-bytes", c.RESTCacheBytes, 0, large),
+		within("schema-cache-bytes", c.SchemaCache, 0, large),
 		within("shutdown-timeout", c.ShutdownTimeout, tick, long),
 	)
 }

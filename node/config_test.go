@@ -34,7 +34,7 @@ func TestSettingsThatCannotWorkAreRefused(t *testing.T) {
 	}
 	var c Config
 	c.Fields()
-	c.SweepInterval, c.WALHedgeMin, c.RESTCacheBytes = -1, -1, 0 // never, never, none
+	c.SweepInterval, c.WALHedgeMin, c.RESTCacheBytes, c.SchemaCache = -1, -1, 0, 0 // never, never, none, none
 	if err := c.complete(); err != nil {
 		t.Error(err)
 	}

@@ -4,6 +4,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -137,7 +138,7 @@ func (n *Node) open(ctx context.Context) error {
 		return err
 	}
 	n.onClose("metadata backup", n.backup.Close)
-	registry := schemaregistry.New(meta, n, schemaregistry.Config{}, n.log)
+	registry := schemaregistry.New(meta, n, schemaregistry.Config{CacheBytes: cmp.Or(n.cfg.SchemaCache, -1)}, n.log)
 	n.schemas = control.NewSchemas(lookup(registry), registry)
 	if err := n.openLog(ctx, bucket, meta, worker.NewValidator(n.schemas, registry)); err != nil {
 		return err

@@ -41,7 +41,7 @@ func (r *Registry) test(req *http.Request, choose func(live []metadata.SubjectVe
 	if err != nil {
 		return nil, err
 	}
-	subject, err := r.store.Subject(req.Context(), name)
+	subject, err := r.readSubject(req.Context(), name)
 	if err != nil {
 		return nil, err
 	}

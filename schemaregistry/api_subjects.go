@@ -140,7 +140,7 @@ func (r *Registry) versions(req *http.Request, deleted bool) (name string, versi
 	if name, err = r.subject(req); err != nil {
 		return "", nil, err
 	}
-	subject, err := r.store.Subject(req.Context(), name)
+	subject, err := r.readSubject(req.Context(), name)
 	if err != nil {
 		return name, nil, err
 	}
@@ -368,7 +368,7 @@ func (r *Registry) deleteVersion(req *http.Request) (any, error) {
 // meanwhile.
 func (r *Registry) deleteVersions(ctx context.Context, name string, permanent bool, choose func(metadata.Subject) ([]int, error)) ([]int, error) {
 	for {
-		subject, err := r.store.Subject(ctx, name)
+		subject, err := r.readSubject(ctx, name)
 		if err != nil {
 			return nil, err
 		}
@@ -392,7 +392,7 @@ func (r *Registry) deleteVersions(ctx context.Context, name string, permanent bo
 		case err != nil:
 			return nil, err
 		}
-		r.cache.clear()
+		r.schemas.clear()
 		return numbers, nil
 	}
 }

@@ -312,7 +312,7 @@ func conflicts(subject, format string, args ...any) error {
 }
 
 func (r *Registry) importVersion(ctx context.Context, v schemaRecord, a *importAnswer) (added bool, err error) {
-	subject, err := r.store.Subject(ctx, v.Subject)
+	subject, err := r.readSubject(ctx, v.Subject)
 	if err != nil {
 		return false, err
 	}

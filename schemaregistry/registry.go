@@ -36,8 +36,9 @@ const (
 type Config struct {
 	// MaxSchemaBytes bounds the text of one schema. 1 MiB if zero.
 	MaxSchemaBytes int
-	// CacheBytes bounds the memory for schemas by id. 32 MiB if zero.
-	CacheBytes int
+	// CacheBytes bounds the memory for what was used last, half of it for schemas by id and half for
+	// the versions of subjects. 64 MiB if zero, none if negative.
+	CacheBytes int64
 }
 
 func (c *Config) setDefaults() {
@@ -45,24 +46,50 @@ func (c *Config) setDefaults() {
 		c.MaxSchemaBytes = 1 << 20
 	}
 	if c.CacheBytes == 0 {
-		c.CacheBytes = 32 << 20
+		c.CacheBytes = 64 << 20
 	}
 }
 
 // A Registry is safe for concurrent use.
 type Registry struct {
-	store  *metadata.Store
-	tables Tables
-	cfg    Config
-	log    *slog.Logger
-	cache  *cache
+	store    *metadata.Store
+	tables   Tables
+	cfg      Config
+	log      *slog.Logger
+	schemas  *cache[int, Schema]
+	subjects *cache[string, metadata.Subject]
 }
 
 // New returns a registry on a metadata store, which the caller closes. With tables nil no topic has
 // a table.
 func New(store *metadata.Store, tables Tables, cfg Config, log *slog.Logger) *Registry {
 	cfg.setDefaults()
-	return &Registry{store: store, tables: tables, cfg: cfg, log: log, cache: newCache(cfg.CacheBytes)}
+	half := int(cfg.CacheBytes / 2)
+	return &Registry{store: store, tables: tables, cfg: cfg, log: log,
+		schemas: newCache[int](half, Schema.size), subjects: newCache[string](half, subjectSize)}
+}
+
+// readSubject returns the versions of a subject as the database has them now; none if it does not exist.
+// What it returns is shared, and is not changed.
+func (r *Registry) readSubject(ctx context.Context, name string) (metadata.Subject, error) {
+	known, _ := r.subjects.get(name)
+	known.Name = name
+	u, err := r.store.SubjectSince(ctx, known)
+	if err == nil && u.Revision != known.Revision {
+		r.subjects.put(name, u)
+	}
+	return u, err
+}
+
+// remember keeps a subject with the version that was added to it, which need not be read then.
+func (r *Registry) remember(u metadata.Subject, v metadata.SubjectVersion) {
+	if n := len(u.Versions); n > 0 && u.Versions[n-1].Version > v.Version {
+		return
+	}
+	// Of all that add to this state of the subject one does: nobody else uses the room behind it.
+	u.Versions = append(u.Versions, v)
+	u.Revision++
+	r.subjects.put(u.Name, u)
 }
 
 // A Schema is a schema with the texts of what it refers to.
@@ -84,7 +111,7 @@ type Dependency struct {
 // is none, also none that a moment ago was registered elsewhere; any other error says that
 // the answer is not known now, and a later call may succeed.
 func (r *Registry) Schema(ctx context.Context, id int) (Schema, error) {
-	if s, ok := r.cache.get(id); ok {
+	if s, ok := r.schemas.get(id); ok {
 		return s, nil
 	}
 	stored, err := r.store.Schema(ctx, id)
@@ -95,7 +122,7 @@ func (r *Registry) Schema(ctx context.Context, id int) (Schema, error) {
 	if s.Dependencies, err = r.dependencies(ctx, stored.References); err != nil {
 		return Schema{}, fmt.Errorf("schema %d: %w", id, err)
 	}
-	r.cache.add(s)
+	r.schemas.put(id, s)
 	return s, nil
 }
 
@@ -105,7 +132,7 @@ var errNoReference = errors.New("the reference does not exist")
 // Latest returns the id of the latest version of a subject, as the database has it now.
 // metadata.ErrSchemaNotExist says that there is none.
 func (r *Registry) Latest(ctx context.Context, subject string) (id int32, err error) {
-	s, err := r.store.Subject(ctx, subject)
+	s, err := r.readSubject(ctx, subject)
 	if err != nil {
 		return 0, err
 	}
@@ -148,7 +175,7 @@ func (r *Registry) Earlier(ctx context.Context, id int32, limit int) (ids []int3
 // earlier returns the ids of what comes before versions, of the schema id, in their subjects.
 func (r *Registry) earlier(ctx context.Context, versions []metadata.SubjectVersion, id int32, limit int) (ids []int32, err error) {
 	for _, v := range versions {
-		s, err := r.store.Subject(ctx, v.Subject)
+		s, err := r.readSubject(ctx, v.Subject)
 		if err != nil {
 			return nil, err
 		}
@@ -334,7 +361,7 @@ func (r *Registry) resolve(ctx context.Context, refs []metadata.SchemaReference)
 		if ref.Version != -1 {
 			continue
 		}
-		subject, err := r.store.Subject(ctx, ref.Subject)
+		subject, err := r.readSubject(ctx, ref.Subject)
 		if err != nil {
 			return nil, err
 		}
@@ -386,7 +413,7 @@ func (r *Registry) tryRegister(ctx context.Context, name string, q Request, norm
 	if err := checkSubject(name); err != nil {
 		return none, err
 	}
-	subject, err := r.store.Subject(ctx, name)
+	subject, err := r.readSubject(ctx, name)
 	if err != nil {
 		return none, err
 	}
@@ -438,11 +465,15 @@ func (r *Registry) tryRegister(ctx context.Context, name string, q Request, norm
 	if errors.Is(err, metadata.ErrSchemaIDTaken) {
 		return none, notPermitted(fmt.Sprintf("Schema id %d is not permitted: another schema has it, or had it, or this one has another", q.ID))
 	}
+	if err != nil {
+		return none, err
+	}
+	r.remember(subject, v)
 	for _, w := range warnings {
 		r.log.LogAttrs(ctx, slog.LevelWarn, "a schema was registered that a table cannot hold", slog.String("subject", name),
 			slog.Int("version", v.Version), slog.String("topic", w.Topic), slog.String("table", w.Table), slog.String("reason", w.Reason))
 	}
-	return registration{v, warnings}, err
+	return registration{v, warnings}, nil
 }
 
 // checkMode says whether a new version may come, with an id or without.

@@ -144,20 +144,24 @@ func TestSchema(t *testing.T) {
 // The cache keeps what was used last and stays under its limit.
 func TestCache(t *testing.T) {
 	one := Schema{Schema: metadata.Schema{Text: strings.Repeat("x", 1000)}}
-	c := newCache(3 * one.size())
+	c := newCache[int](3*one.size(), Schema.size)
 	for id := range 10 {
 		one.ID = id
-		c.add(one)
-		c.add(one)
+		c.put(id, one)
+		c.put(id, one)
 		if _, ok := c.get(0); !ok {
 			t.Fatalf("after %d: the one used last is gone", id)
 		}
-		if c.used > c.limit || c.used != len(c.byID)*one.size() {
-			t.Fatalf("after %d: %d bytes in %d schemas, limit %d", id, c.used, len(c.byID), c.limit)
+		if c.used > c.limit || c.used != len(c.byKey)*one.size() {
+			t.Fatalf("after %d: %d bytes in %d schemas, limit %d", id, c.used, len(c.byKey), c.limit)
 		}
 	}
-	if _, ok := c.get(9); !ok || len(c.byID) != 3 {
-		t.Fatalf("%d schemas, the last among them %t", len(c.byID), ok)
+	if _, ok := c.get(9); !ok || len(c.byKey) != 3 {
+		t.Fatalf("%d schemas, the last among them %t", len(c.byKey), ok)
+	}
+	c.put(9, Schema{Schema: metadata.Schema{Text: strings.Repeat("x", 10_000)}})
+	if _, ok := c.get(9); ok || len(c.byKey) != 2 {
+		t.Fatalf("%d schemas, and one larger than all of the cache: %t", len(c.byKey), ok)
 	}
 	c.clear()
 	if c.used != 0 || c.order.Len() != 0 {

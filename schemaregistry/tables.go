@@ -193,7 +193,7 @@ func (r *Registry) dryRunVersion(req *http.Request, name string, q Request) (any
 	if err := checkSubject(name); err != nil {
 		return nil, err
 	}
-	subject, err := r.store.Subject(ctx, name)
+	subject, err := r.readSubject(ctx, name)
 	if err != nil {
 		return nil, err
 	}
