@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	"github.com/tabletopic/tabletopic/streamstore"
 )
@@ -49,6 +50,7 @@ func populate(t *testing.T, s *Store) {
 	populateRegistry(t, s)
 	populateRetired(t, s)
 	populateSecurity(t, s)
+	populateGUID(t, s)
 }
 
 // checkPopulated proves that a database holds what populate wrote, and that work goes on.
@@ -100,6 +102,7 @@ func checkPopulated(t *testing.T, s *Store) {
 	checkRegistry(t, s)
 	checkRetired(t, s)
 	checkSecurity(t, s)
+	checkGUID(t, s)
 }
 
 // populateCompaction leaves a composite of two stream objects; it came with version 2.
@@ -216,14 +219,14 @@ func checkRegistry(t *testing.T, s *Store) {
 		return // a database of version 4 or before
 	}
 	want := SubjectVersion{Subject: "imported", Version: 7, Schema: Schema{ID: 40, Type: "JSON", Text: "{}", Metadata: `{"tags":{}}`, RuleSet: `{"domainRules":[]}`}}
+	var err error
+	if want.Schema.GUID, err = want.Schema.Identity(); err != nil {
+		t.Fatal(err)
+	}
 	if d := cmp.Diff(u.Versions, []SubjectVersion{want}); d != "" {
 		t.Fatalf("versions (-got +want):\n%s", d)
 	}
-	guid, err := want.Schema.GUID()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if found, err := s.SchemaByGUID(t.Context(), guid); err != nil || found.ID != 40 {
+	if found, err := s.SchemaByGUID(t.Context(), want.Schema.GUID); err != nil || found.ID != 40 {
 		t.Fatalf("by GUID %+v, %v", found, err)
 	}
 	if c, err := s.SubjectConfig(t.Context(), "imported"); err != nil || c != (SubjectConfig{Settings: `{"normalize":true}`, Mode: "IMPORT"}) {
@@ -306,6 +309,28 @@ func checkSecurity(t *testing.T, s *Store) {
 	}
 	if b, err := s.ClusterSecret(t.Context()); err != nil || len(a) != 32 || string(a) != string(b) {
 		t.Fatalf("secrets of %d and %d bytes, %v", len(a), len(b), err)
+	}
+}
+
+// populateGUID leaves a schema with the GUID of another registry; it came with version 8.
+func populateGUID(t *testing.T, s *Store) {
+	t.Helper()
+	if _, err := s.RegisterSchema(t.Context(), subject(t, s, "foreign"), 0, Schema{ID: 39, Type: "AVRO", Text: `"float"`, GUID: testGUID}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var testGUID = uuid.MustParse("89791762-2336-186f-9674-299b90a80029")
+
+// checkGUID proves that it has it, unless the database is of a version before.
+func checkGUID(t *testing.T, s *Store) {
+	t.Helper()
+	u := subject(t, s, "foreign")
+	if len(u.Versions) == 0 {
+		return
+	}
+	if found, err := s.SchemaByGUID(t.Context(), testGUID); err != nil || found.Text != `"float"` || u.Versions[0].Schema.GUID != testGUID {
+		t.Fatalf("by its GUID %+v, %v; version %+v", found, err, u.Versions[0])
 	}
 }
 

@@ -25,6 +25,8 @@ type Schema struct {
 	References []SchemaReference
 	Metadata   string // JSON in canonical form, "" if there is none
 	RuleSet    string // the same
+	// GUID is what it is called in every registry: its Identity, unless it came with another one.
+	GUID uuid.UUID
 }
 
 // A SchemaReference says which version of a subject defines a name that a schema uses.
@@ -70,9 +72,8 @@ func (s Schema) hash() (sum []byte, refs string, err error) {
 	return h.Sum(nil), string(b), nil
 }
 
-// GUID is the identity of a schema as clients of several registries use it: the first half of
-// its hash.
-func (s Schema) GUID() (uuid.UUID, error) {
+// Identity is the first half of the hash of a schema, by which it is the same everywhere.
+func (s Schema) Identity() (uuid.UUID, error) {
 	sum, _, err := s.hash()
 	if err != nil {
 		return uuid.UUID{}, err
@@ -80,28 +81,34 @@ func (s Schema) GUID() (uuid.UUID, error) {
 	return uuid.FromBytes(sum[:16])
 }
 
-const schemaColumns = `s.id, s.type, s.text, s.refs, s.metadata, s.rule_set, s.hash`
+const schemaColumns = `s.id, s.type, s.text, s.refs, s.metadata, s.rule_set, s.guid, s.hash`
 
 const selectVersions = `SELECT v.subject, v.version, v.deleted, ` + schemaColumns + `
 	FROM subject_version v JOIN schema s ON s.id = v.schema_id `
 
 func scanVersion(rows *sql.Rows) (v SubjectVersion, err error) {
-	var refs string
-	var hash []byte
-	if err = rows.Scan(append([]any{&v.Subject, &v.Version, &v.Deleted}, v.Schema.columns(&refs, &hash)...)...); err != nil {
+	var packed packedSchema
+	if err = rows.Scan(append([]any{&v.Subject, &v.Version, &v.Deleted}, v.Schema.columns(&packed)...)...); err != nil {
 		return v, err
 	}
-	return v, v.Schema.finish(refs, hash)
+	return v, v.Schema.finish(packed)
+}
+
+// A packedSchema are the columns of a schema that are not as in [Schema].
+type packedSchema struct {
+	refs string // JSON
+	guid string // "" is the identity
+	hash []byte
 }
 
 // columns is where schemaColumns go.
-func (s *Schema) columns(refs *string, hash *[]byte) []any {
-	return []any{&s.ID, &s.Type, &s.Text, refs, &s.Metadata, &s.RuleSet, hash}
+func (s *Schema) columns(p *packedSchema) []any {
+	return []any{&s.ID, &s.Type, &s.Text, &p.refs, &s.Metadata, &s.RuleSet, &p.guid, &p.hash}
 }
 
-// finish unpacks the references and proves that the row is what was written.
-func (s *Schema) finish(refs string, hash []byte) error {
-	if err := json.Unmarshal([]byte(refs), &s.References); err != nil {
+// finish unpacks what is packed and proves that the row is what was written.
+func (s *Schema) finish(p packedSchema) error {
+	if err := json.Unmarshal([]byte(p.refs), &s.References); err != nil {
 		return fmt.Errorf("schema %d: references: %w", s.ID, err)
 	}
 	if len(s.References) == 0 {
@@ -111,8 +118,15 @@ func (s *Schema) finish(refs string, hash []byte) error {
 	if err != nil {
 		return err
 	}
-	if !bytes.Equal(sum, hash) {
+	if !bytes.Equal(sum, p.hash) {
 		return fmt.Errorf("schema %d is corrupt: its hash is not the stored one", s.ID)
+	}
+	if p.guid == "" {
+		s.GUID = uuid.UUID(sum[:16])
+		return nil
+	}
+	if s.GUID, err = uuid.Parse(p.guid); err != nil {
+		return fmt.Errorf("schema %d: GUID: %w", s.ID, err)
 	}
 	return nil
 }
@@ -126,27 +140,46 @@ func (s *Store) Schema(ctx context.Context, id int) (Schema, error) {
 	return schema, nil
 }
 
-// SchemaByGUID returns the schema with that identity, or ErrSchemaNotExist.
+// SchemaByGUID returns the schema with that GUID, or ErrSchemaNotExist.
 func (s *Store) SchemaByGUID(ctx context.Context, guid uuid.UUID) (Schema, error) {
-	last := append(bytes.Clone(guid[:]), bytes.Repeat([]byte{0xff}, sha256.Size-len(guid))...)
-	schema, err := s.readSchema(ctx, `s.hash BETWEEN $1 AND $2`, guid[:], last)
+	schema, err := s.readSchema(ctx, `s.guid = $1`, guid.String())
+	if errors.Is(err, ErrSchemaNotExist) {
+		schema, err = s.readSchema(ctx, `s.hash BETWEEN $1 AND $2 AND s.guid = ''`, guid[:], lastHash(guid))
+	}
 	if err != nil {
 		return schema, fmt.Errorf("read schema %s: %w", guid, err)
 	}
 	return schema, nil
 }
 
+// lastHash is the last hash of those that begin with a GUID.
+func lastHash(guid uuid.UUID) []byte {
+	return append(bytes.Clone(guid[:]), bytes.Repeat([]byte{0xff}, sha256.Size-len(guid))...)
+}
+
+// SameSchema returns the id of the schema that is equal but for id and GUID, or ErrSchemaNotExist.
+func (s *Store) SameSchema(ctx context.Context, schema Schema) (id int, err error) {
+	hash, _, err := schema.hash()
+	if err != nil {
+		return 0, err
+	}
+	same, err := s.readSchema(ctx, `s.hash = $1`, hash)
+	if err != nil {
+		return 0, fmt.Errorf("read the same schema: %w", err)
+	}
+	return same.ID, nil
+}
+
 func (s *Store) readSchema(ctx context.Context, where string, args ...any) (schema Schema, err error) {
-	var refs string
-	var hash []byte
-	err = s.readers.QueryRowContext(ctx, `SELECT `+schemaColumns+` FROM schema s WHERE `+where, args...).Scan(schema.columns(&refs, &hash)...)
+	var packed packedSchema
+	err = s.readers.QueryRowContext(ctx, `SELECT `+schemaColumns+` FROM schema s WHERE `+where, args...).Scan(schema.columns(&packed)...)
 	if errors.Is(err, sql.ErrNoRows) {
 		return Schema{}, ErrSchemaNotExist
 	}
 	if err != nil {
 		return Schema{}, err
 	}
-	return schema, schema.finish(refs, hash)
+	return schema, schema.finish(packed)
 }
 
 // MaxSchemaID is the largest id given away, 0 if none.
@@ -276,7 +309,8 @@ func (s *Store) ReferencedBy(ctx context.Context, subject string, version int) (
 
 // RegisterSchema makes the schema a version of a subject that was read before: the next one
 // if version is 0. Its id is the next one if schema has none; else it must be free, or that of
-// the very schema: an error wraps ErrSchemaIDTaken if it is not. An error wraps
+// the very schema: an error wraps ErrSchemaIDTaken if it is not, and if another schema has its GUID. A schema that is
+// there already keeps the GUID that it has. An error wraps
 // streamstore.ErrConflict if the subject, what is set for it, or a version that the schema refers to, is not
 // any more what it was.
 func (s *Store) RegisterSchema(ctx context.Context, subject Subject, version int, schema Schema) (SubjectVersion, error) {
@@ -299,11 +333,11 @@ func (s *Store) AddVersion(ctx context.Context, subject Subject, v SubjectVersio
 		if err := t.reviseSubject(subject); err != nil {
 			return err
 		}
-		id, err := t.schemaID(schema)
+		id, guid, err := t.schemaID(schema)
 		if err != nil {
 			return err
 		}
-		v.Schema.ID = id
+		v.Schema.ID, v.Schema.GUID = id, guid
 		if _, err := t.exec(`INSERT INTO subject_version (subject, version, schema_id, deleted) VALUES ($1, $2, $3, $4)`, v.Subject, v.Version, id, flag(v.Deleted)); err != nil {
 			return err
 		}
@@ -348,26 +382,51 @@ func (t *tx) reviseSubject(subject Subject) error {
 // ErrSchemaIDTaken says that a schema cannot have the id that was asked for.
 var ErrSchemaIDTaken = errors.New("the schema id is taken")
 
-// schemaID returns the id of a schema, which may ask for one; a new one if it has none yet.
-func (t *tx) schemaID(schema Schema) (int, error) {
+// schemaID returns id and GUID of a schema, which may ask for them; a new id if it has none yet.
+func (t *tx) schemaID(schema Schema) (int, uuid.UUID, error) {
+	none := uuid.UUID{}
 	hash, refs, err := schema.hash()
 	if err != nil {
-		return 0, err
+		return 0, none, err
 	}
+	identity := uuid.UUID(hash[:16])
 	var id int64
-	err = t.QueryRowContext(t.ctx, `SELECT id FROM schema WHERE hash = $1`, hash).Scan(&id)
-	if err == nil && schema.ID != 0 && int64(schema.ID) != id {
-		return 0, fmt.Errorf("the same schema has the id %d: %w", id, ErrSchemaIDTaken)
+	var stored string
+	err = t.QueryRowContext(t.ctx, `SELECT id, guid FROM schema WHERE hash = $1`, hash).Scan(&id, &stored)
+	if err == nil {
+		if schema.ID != 0 && int64(schema.ID) != id {
+			return 0, none, fmt.Errorf("the same schema has the id %d: %w", id, ErrSchemaIDTaken)
+		}
+		if stored == "" {
+			return int(id), identity, nil
+		}
+		guid, err := uuid.Parse(stored)
+		return int(id), guid, err
 	}
-	if err == nil || !errors.Is(err, sql.ErrNoRows) {
-		return int(id), err
+	if !errors.Is(err, sql.ErrNoRows) {
+		return 0, none, err
+	}
+	if schema.GUID == none {
+		schema.GUID = identity
+	}
+	if schema.GUID != identity {
+		stored = schema.GUID.String()
+	}
+	var taken int
+	err = t.QueryRowContext(t.ctx, `SELECT (SELECT count(*) FROM schema WHERE guid = $1) + (SELECT count(*) FROM schema WHERE hash BETWEEN $2 AND $3 AND guid = '')`,
+		schema.GUID.String(), schema.GUID[:], lastHash(schema.GUID)).Scan(&taken)
+	if err != nil {
+		return 0, none, err
+	}
+	if taken > 0 && !invariant.Off("metadata-schema-guid") {
+		return 0, none, fmt.Errorf("another schema has the GUID %s: %w", schema.GUID, ErrSchemaIDTaken)
 	}
 	if id, err = t.claimSchemaID(schema.ID, hash); err != nil {
-		return 0, err
+		return 0, none, err
 	}
-	_, err = t.exec(`INSERT INTO schema (id, type, text, refs, metadata, rule_set, hash) VALUES ($1, $2, $3, $4, $5, $6, $7)`,
-		id, schema.Type, schema.Text, refs, schema.Metadata, schema.RuleSet, hash)
-	return int(id), err
+	_, err = t.exec(`INSERT INTO schema (id, type, text, refs, metadata, rule_set, guid, hash) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
+		id, schema.Type, schema.Text, refs, schema.Metadata, schema.RuleSet, stored, hash)
+	return int(id), schema.GUID, err
 }
 
 // claimSchemaID returns the id that is asked for, which then is never given away, or the next.

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	"github.com/tabletopic/tabletopic/streamstore"
 )
@@ -186,10 +187,7 @@ func TestMetadataAndRulesMakeAnotherSchema(t *testing.T) {
 			if err != nil || v.Schema.ID != i+1 {
 				t.Fatalf("got %+v, %v, want id %d", v, err, i+1)
 			}
-			guid, err := v.Schema.GUID()
-			if err != nil {
-				t.Fatal(err)
-			}
+			guid := v.Schema.GUID
 			if found, err := s.SchemaByGUID(t.Context(), guid); err != nil || found.ID != i+1 {
 				t.Fatalf("by GUID %+v, %v", found, err)
 			}
@@ -197,6 +195,47 @@ func TestMetadataAndRulesMakeAnotherSchema(t *testing.T) {
 			if _, err := s.SchemaByGUID(t.Context(), guid); !errors.Is(err, ErrSchemaNotExist) {
 				t.Fatalf("another GUID: %v", err)
 			}
+		}
+	})
+}
+
+// A schema keeps the GUID that it came with, is found by it, and not by its own; two schemas never have one,
+// be it given or their own.
+func TestRegisterSchemaWithGUID(t *testing.T) {
+	eachEngine(t, func(t *testing.T, d database) {
+		s := openStore(t, d, nil)
+		register := func(name, text string, guid uuid.UUID) (SubjectVersion, error) {
+			return s.RegisterSchema(t.Context(), subject(t, s, name), 0, Schema{Type: "AVRO", Text: text, GUID: guid})
+		}
+		foreign := uuid.MustParse("89791762-2336-186f-9674-299b90a80029")
+		v, err := register("a", `"int"`, foreign)
+		if err != nil || v.Schema.GUID != foreign {
+			t.Fatalf("registered %+v, %v", v, err)
+		}
+		if again, err := register("b", `"int"`, uuid.New()); err != nil || again.Schema.ID != v.Schema.ID || again.Schema.GUID != foreign {
+			t.Fatalf("the same schema: %+v, %v", again, err)
+		}
+		if found, err := s.SchemaByGUID(t.Context(), foreign); err != nil || found.ID != v.Schema.ID {
+			t.Fatalf("by GUID %+v, %v", found, err)
+		}
+		identity, err := v.Schema.Identity()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.SchemaByGUID(t.Context(), identity); !errors.Is(err, ErrSchemaNotExist) {
+			t.Fatalf("by its own: %v", err)
+		}
+		own, err := register("c", `"long"`, uuid.UUID{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, taken := range []uuid.UUID{foreign, own.Schema.GUID} {
+			if _, err := register("d", `"string"`, taken); !errors.Is(err, ErrSchemaIDTaken) {
+				t.Fatalf("another schema with the GUID %s: %v", taken, err)
+			}
+		}
+		if u := subject(t, s, "d"); len(u.Versions) != 0 {
+			t.Fatalf("what was refused is there: %+v", u)
 		}
 	})
 }

@@ -28,14 +28,11 @@ type schemaAnswer struct {
 
 // answerSchema writes a schema in the format that the query names.
 func (r *Registry) answerSchema(req *http.Request, s metadata.Schema) (schemaAnswer, error) {
-	guid, err := s.GUID()
-	if err != nil {
-		return schemaAnswer{}, err
-	}
-	a := schemaAnswer{GUID: guid.String(), References: s.References, Metadata: json.RawMessage(s.Metadata), RuleSet: json.RawMessage(s.RuleSet)}
+	a := schemaAnswer{GUID: s.GUID.String(), References: s.References, Metadata: json.RawMessage(s.Metadata), RuleSet: json.RawMessage(s.RuleSet)}
 	if s.Type != typeAvro {
 		a.SchemaType = s.Type
 	}
+	var err error
 	a.Schema, err = r.formatted(req, s)
 	return a, err
 }

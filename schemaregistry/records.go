@@ -9,7 +9,8 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
+
+	"github.com/google/uuid"
 
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/streamstore"
@@ -215,11 +216,7 @@ func subjectRecords(u metadata.Subject) (all []Record, err error) {
 		all = append(all, r)
 	}
 	for _, v := range u.Versions {
-		guid, err := v.Schema.GUID()
-		if err != nil {
-			return nil, err
-		}
-		s := schemaRecord{Subject: v.Subject, Version: v.Version, ID: v.Schema.ID, GUID: guid.String(), References: v.Schema.References,
+		s := schemaRecord{Subject: v.Subject, Version: v.Version, ID: v.Schema.ID, GUID: v.Schema.GUID.String(), References: v.Schema.References,
 			Metadata: json.RawMessage(v.Schema.Metadata), RuleSet: json.RawMessage(v.Schema.RuleSet), Schema: v.Schema.Text, Deleted: v.Deleted}
 		if v.Schema.Type != typeAvro {
 			s.SchemaType = v.Schema.Type
@@ -253,7 +250,7 @@ func subjectRecords(u metadata.Subject) (all []Record, err error) {
 type importAnswer struct {
 	Added int `json:"added"`
 	There int `json:"there"` // what they say was so already
-	GUIDs int `json:"guids"` // schemas whose GUID is another one here: it is made from the schema
+	GUIDs int `json:"guids"` // schemas that were here before, under another GUID
 }
 
 // importRecords takes records as [Snapshot.Records] returns them, one after the other, and stops at the
@@ -320,24 +317,32 @@ func (r *Registry) importVersion(ctx context.Context, v schemaRecord, a *importA
 	if err != nil {
 		return false, fmt.Errorf("subject %q version %d: %w", v.Subject, v.Version, err)
 	}
-	guid, err := p.schema.GUID()
+	identity, err := p.schema.Identity()
 	if err != nil {
 		return false, err
 	}
-	if v.GUID != "" && !strings.EqualFold(v.GUID, guid.String()) {
-		a.GUIDs++
+	if v.GUID != "" {
+		if p.schema.GUID, err = uuid.Parse(v.GUID); err != nil {
+			return false, invalidSchema("subject %q version %d: its guid %.50q: %v", v.Subject, v.Version, v.GUID, err)
+		}
+	}
+	compare := func(is uuid.UUID) {
+		if v.GUID != "" && is != p.schema.GUID {
+			a.GUIDs++
+		}
 	}
 	if i := slices.IndexFunc(subject.Versions, func(o metadata.SubjectVersion) bool { return o.Version == v.Version }); i >= 0 {
 		there := subject.Versions[i]
-		other, err := there.Schema.GUID()
+		other, err := there.Schema.Identity()
 		switch {
 		case err != nil:
 			return false, err
-		case other != guid || there.Schema.ID != v.ID:
+		case other != identity || there.Schema.ID != v.ID:
 			return false, conflicts(v.Subject, "version %d is another schema here, with the id %d, than the one to import, with the id %d", v.Version, there.Schema.ID, v.ID)
 		case there.Deleted != v.Deleted:
 			return false, conflicts(v.Subject, "version %d is deleted %t here, and %t in what is to be imported", v.Version, there.Deleted, v.Deleted)
 		}
+		compare(there.Schema.GUID)
 		return false, nil
 	}
 	c, err := effective(subject.Own, subject.Global)
@@ -348,11 +353,16 @@ func (r *Registry) importVersion(ctx context.Context, v schemaRecord, a *importA
 		return false, err
 	}
 	p.schema.ID = v.ID
-	_, err = r.store.AddVersion(ctx, subject, metadata.SubjectVersion{Subject: v.Subject, Version: v.Version, Deleted: v.Deleted, Schema: p.schema})
+	stored, err := r.store.AddVersion(ctx, subject, metadata.SubjectVersion{Subject: v.Subject, Version: v.Version, Deleted: v.Deleted, Schema: p.schema})
 	if errors.Is(err, metadata.ErrSchemaIDTaken) {
-		return false, conflicts(v.Subject, "version %d cannot have the id %d: another schema has it, or had it, or this one has another", v.Version, v.ID)
+		return false, conflicts(v.Subject, "version %d cannot have the id %d and the GUID %q: %v", v.Version, v.ID, v.GUID, err)
 	}
-	return err == nil, err
+	if err != nil {
+		return false, err
+	}
+	r.remember(subject, stored)
+	compare(stored.Schema.GUID)
+	return true, nil
 }
 
 func (r *Registry) importConfig(ctx context.Context, subject string, value json.RawMessage) (added bool, err error) {

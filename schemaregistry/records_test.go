@@ -140,7 +140,7 @@ func TestRecordsOfConfluent(t *testing.T) {
 {"key":{"keytype":"NOOP","magic":0},"value":null}
 {"key":{"keytype":"CONFIG","subject":null,"magic":0},"value":{"subject":null,"alias":null,"normalize":null,"compatibilityLevel":"FULL"}}
 {"key":{"keytype":"SCHEMA","subject":"a","version":1,"magic":1},"value":{"subject":"a","version":1,"id":7,"md5":"x","schema":"{ \"type\" : \"string\" }","deleted":false}}
-{"key":{"keytype":"SCHEMA","subject":"a","version":2,"magic":1},"value":{"subject":"a","version":2,"id":8,"schema":"\"int\"","deleted":false}}
+{"key":{"keytype":"SCHEMA","subject":"a","version":2,"magic":1},"value":{"subject":"a","version":2,"id":8,"guid":"89791762-2336-186f-9674-299b90a80029","schema":"\"int\"","deleted":false}}
 {"key":{"keytype":"SCHEMA","subject":"b","version":1,"magic":1},"value":{"subject":"b","version":1,"id":9,"schemaType":"JSON","schema":"true","deleted":false}}
 {"key":{"keytype":"SCHEMA","subject":"c","version":1,"magic":1},"value":{"subject":"c","version":1,"id":10,"schema":"\"long\"","deleted":false}}
 {"key":{"keytype":"DELETE_SUBJECT","subject":"a","magic":0},"value":{"subject":"a","version":1}}
@@ -168,12 +168,24 @@ func TestRecordsOfConfluent(t *testing.T) {
 		"/subjects/a/versions":              `200 [2]`,
 		"/schemas/ids/7/schema":             `200 "string"`,
 		"/config":                           `200 {"compatibilityLevel":"FULL"}`,
-		"/mode/a":                           `200 {"mode":"READONLY"}`,
+		"/schemas/ids/8":                    `200 {"guid":"89791762-2336-186f-9674-299b90a80029","schema":"\"int\""}`,
+		"/schemas/guids/89791762-2336-186f-9674-299b90a80029/ids": `200 [{"context":".","id":8}]`,
+		"/mode/a": `200 {"mode":"READONLY"}`,
 	} {
 		if got := strings.TrimSpace(send(http.MethodGet, path, "", h)); got != want {
 			t.Errorf("%s: %s, want %s", path, got, want)
 		}
 	}
+}
+
+func guidOf(t *testing.T, h http.Handler, id int) string {
+	t.Helper()
+	var a schemaAnswer
+	_, body, _ := strings.Cut(send(http.MethodGet, fmt.Sprintf("/schemas/ids/%d", id), "", h), " ")
+	if err := json.Unmarshal([]byte(body), &a); err != nil {
+		t.Fatal(err)
+	}
+	return a.GUID
 }
 
 // What contradicts the registry is refused by name, and changes nothing.
@@ -191,6 +203,8 @@ func TestImportConflicts(t *testing.T) {
 		schema("a", 1, 1, `"int"`, true):   `409 {"error_code":409,"message":"Subject \"a\": version 1 is deleted false here`,
 		schema("b", 1, 1, `"long"`, false): `409 {"error_code":409,"message":"Subject \"b\": version 1 cannot have the id 1`,
 		schema("b", 1, 5, `"int"`, false):  `409 {"error_code":409,"message":"Subject \"b\": version 1 cannot have the id 5`,
+		strings.Replace(schema("b", 1, 5, `"string"`, false), `"id":5`, `"id":5,"guid":"`+guidOf(t, h, 1)+`"`, 1):                `409 {"error_code":409,"message":"Subject \"b\": version 1 cannot have the id 5 and the GUID`,
+		strings.Replace(schema("b", 1, 5, `"string"`, false), `"id":5`, `"id":5,"guid":"none"`, 1):                               `422 {"error_code":42201,`,
 		`{"records":[{"key":{"keytype":"CONFIG","subject":"a","magic":0},"value":{"subject":"a","compatibilityLevel":"NONE"}}]}`: `409 {"error_code":409,"message":"Subject \"a\": its settings`,
 		`{"records":[{"key":{"keytype":"CONFIG","subject":"c","magic":0},"value":{"subject":"c","defaultRuleSet":{}}}]}`:         `422 `,
 		`{"records":[{"key":{"keytype":"DELETE_SUBJECT","subject":"a","magic":0},"value":{}}]}`:                                  `422 `,

@@ -94,17 +94,13 @@ func (r *Registry) dryRun(ctx context.Context, subject metadata.Subject, p parse
 
 // before returns what Earlier will, once the schema is the next version of the subject.
 func (r *Registry) before(ctx context.Context, subject metadata.Subject, s metadata.Schema) ([]int32, error) {
-	guid, err := s.GUID()
-	if err != nil {
-		return nil, err
-	}
-	same, err := r.store.SchemaByGUID(ctx, guid)
+	same, err := r.store.SameSchema(ctx, s)
 	if err != nil && !errors.Is(err, metadata.ErrSchemaNotExist) {
 		return nil, err
 	}
 	var versions []metadata.SubjectVersion // of the schema in any subject
 	if err == nil {
-		if versions, err = r.store.VersionsOf(ctx, same.ID); err != nil {
+		if versions, err = r.store.VersionsOf(ctx, same); err != nil {
 			return nil, err
 		}
 	}
@@ -116,7 +112,7 @@ func (r *Registry) before(ctx context.Context, subject metadata.Subject, s metad
 		versions = append(versions, metadata.SubjectVersion{Subject: subject.Name, Version: next})
 		slices.SortStableFunc(versions, func(a, b metadata.SubjectVersion) int { return strings.Compare(a.Subject, b.Subject) })
 	}
-	return r.earlier(ctx, versions, int32(same.ID), maxEarlier)
+	return r.earlier(ctx, versions, int32(same), maxEarlier)
 }
 
 // maxEarlier bounds the versions that a dry run names.

@@ -158,7 +158,7 @@ func (s *server) importSchemas(cmd *cobra.Command, out *output, records []schema
 	}
 	text := fmt.Sprintf("%d records added, %d were there", total.Added, total.There)
 	if total.GUIDs > 0 {
-		text += fmt.Sprintf("; %d schemas have another GUID here than where they came from: consumers find them by id alone", total.GUIDs)
+		text += fmt.Sprintf("; %d schemas were here before under another GUID, which they keep: consumers find them by id alone", total.GUIDs)
 	}
 	return out.say(cmd.OutOrStdout(), total, "%s", text)
 }
