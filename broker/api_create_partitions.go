@@ -28,7 +28,7 @@ func handleCreatePartitions(ctx context.Context, b *Broker, r *request, req *kms
 		case !r.may(opAlter, onTopic, t.Topic):
 			err = kerr.TopicAuthorizationFailed
 		case n == 1:
-			err = b.createPartitions(ctx, t, req.ValidateOnly)
+			err = b.createPartitions(ctx, r, t, req.ValidateOnly)
 		}
 		rt.ErrorCode, rt.ErrorMessage = codeAndText(err)
 		resp.Topics = append(resp.Topics, rt)
@@ -36,7 +36,7 @@ func handleCreatePartitions(ctx context.Context, b *Broker, r *request, req *kms
 	return resp
 }
 
-func (b *Broker) createPartitions(ctx context.Context, t kmsg.CreatePartitionsRequestTopic, validateOnly bool) error {
+func (b *Broker) createPartitions(ctx context.Context, r *request, t kmsg.CreatePartitionsRequestTopic, validateOnly bool) error {
 	topic, err := b.writableTopic(t.Topic)
 	if err != nil {
 		return err
@@ -64,6 +64,11 @@ func (b *Broker) createPartitions(ctx context.Context, t kmsg.CreatePartitionsRe
 	if validateOnly {
 		return nil
 	}
-	_, err = b.set.CreatePartitions(ctx, t.Topic, int(t.Count), leaders...)
+	if err := r.mayMutate(3); err != nil {
+		return err
+	}
+	if _, err = b.set.CreatePartitions(ctx, t.Topic, int(t.Count), leaders...); err == nil {
+		r.mutated(int(t.Count) - have)
+	}
 	return b.topicError(err)
 }

@@ -37,7 +37,12 @@ func handleCreateTopics(ctx context.Context, b *Broker, r *request, req *kmsg.Cr
 		case err == nil && req.ValidateOnly:
 			topic, err = b.validateTopic(want)
 		case err == nil:
-			topic, err = b.createTopic(ctx, want)
+			if err = r.mayMutate(6); err == nil {
+				topic, err = b.createTopic(ctx, want)
+			}
+			if err == nil {
+				r.mutated(want.Partitions)
+			}
 		}
 		if rt.ErrorCode, rt.ErrorMessage = codeAndText(err); err == nil {
 			rt.Configs = []kmsg.CreateTopicsResponseTopicConfig{} // null would say that they are secret

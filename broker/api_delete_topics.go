@@ -50,9 +50,13 @@ func (b *Broker) deleteTopic(ctx context.Context, r *request, t *kmsg.DeleteTopi
 	if err != nil {
 		return err
 	}
+	if err := r.mayMutate(5); err != nil {
+		return err
+	}
 	if err := b.set.DeleteTopic(ctx, topic.Name); err != nil {
 		return b.topicError(err)
 	}
+	r.mutated(len(topic.Partitions))
 	t.TopicID = topic.ID
 	b.log.Info("topic deleted", "topic", topic.Name, "topic_id", topic.ID)
 	return nil

@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/security"
 )
 
 const (
@@ -89,6 +90,7 @@ func handleFetch(ctx context.Context, b *Broker, r *request) (*answer, error) {
 	if session != nil {
 		f.session, f.topics = session.id, session.answer(f.topics)
 	}
+	r.silence(b.quotas.take(security.ConsumerByteRate, r, float64(f.total)))
 	return &answer{bufs: f.encode(), release: func() { b.ansMemory.Release(f.reserved) }}, nil
 }
 
@@ -204,6 +206,7 @@ func (f *fetch) poll(ctx context.Context, wait time.Duration) {
 			due = begin.Add(max(wait, coldWait))
 		}
 		timer.Reset(time.Until(due))
+		from := time.Now()
 		select {
 		case <-wake:
 		case read := <-reads.done:
@@ -214,6 +217,7 @@ func (f *fetch) poll(ctx context.Context, wait time.Duration) {
 			over, coldOver = true, true
 			ctx = f.b.ctx
 		}
+		f.r.waited += time.Since(from)
 	}
 }
 
@@ -327,7 +331,7 @@ func (f *fetch) encode() [][]byte {
 	e := &fetchEncoder{flexible: f.r.version >= f.r.api.flexible}
 	e.buf = f.r.appendHeader(make([]byte, 0, 512))
 	v := f.r.version
-	e.int32(0) // throttle
+	e.int32(millis(f.r.mute))
 	if v >= 7 {
 		e.int16(0)
 		e.int32(f.session)

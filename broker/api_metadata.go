@@ -89,6 +89,9 @@ func (b *Broker) metadataOf(ctx context.Context, r *request, want kmsg.MetadataR
 			b.log.Warn("topic not created on first use", "topic", *want.Topic, "err", err)
 			return fail(err)
 		}
+		if err == nil {
+			r.mutated(len(t.Partitions))
+		}
 	}
 	return b.metadataTopic(t)
 }

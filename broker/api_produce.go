@@ -74,6 +74,7 @@ func handleProduce(ctx context.Context, b *Broker, r *request) (*answer, error) 
 			}
 		}
 	}
+	p.resp.ThrottleMillis = millis(r.silence(b.quotas.take(security.ProducerByteRate, r, float64(bytes)))) // nobody else has it before finish
 	p.finish()
 	b.m.produced.Add(float64(bytes))
 	return &answer{produce: p}, nil

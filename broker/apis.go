@@ -78,6 +78,8 @@ func newAPITable() *apiTable {
 		{key: kmsg.DescribeACLs, min: 1, max: 3, handle: on(handleDescribeACLs)},
 		{key: kmsg.CreateACLs, min: 1, max: 3, handle: on(handleCreateACLs)},
 		{key: kmsg.DeleteACLs, min: 1, max: 3, handle: on(handleDeleteACLs)},
+		{key: kmsg.DescribeClientQuotas, min: 0, max: 1, handle: on(handleDescribeClientQuotas)},
+		{key: kmsg.AlterClientQuotas, min: 0, max: 1, handle: on(handleAlterClientQuotas)},
 		{key: kmsg.DescribeUserSCRAMCredentials, min: 0, max: 0, handle: on(handleDescribeUserSCRAMCredentials)},
 		{key: kmsg.AlterUserSCRAMCredentials, min: 0, max: 0, handle: on(handleAlterUserSCRAMCredentials)},
 		{key: kmsg.ElectLeaders, min: 0, max: 2, handle: on(handleElectLeaders)},
@@ -128,7 +130,9 @@ func on[M any, Req interface {
 		if err := r.decode(ctx, req); err != nil {
 			return nil, err
 		}
-		return r.reply(f(ctx, b, r, req)), nil
+		resp := f(ctx, b, r, req)
+		r.throttle(resp, 0)
+		return r.reply(resp), nil
 	}
 }
 

@@ -160,6 +160,7 @@ type Broker struct {
 	log    *slog.Logger
 	m      *metrics
 	apis   *apiTable
+	quotas *quotas
 
 	listeners  []Listener
 	ids        producerIDs
@@ -223,6 +224,7 @@ func Open(cfg Config, listeners []Listener, access *security.Access, set *partit
 		sessionRoom: semaphore.NewWeighted(int64(cfg.MaxSessionPartitions)),
 	}
 	b.m = newMetrics(reg, b.apis)
+	b.quotas = newQuotas(access.Quotas, b.m)
 	b.ids.allocate = func(ctx context.Context, n int) (int64, error) { return meta.AllocateProducerIDs(ctx, node, n) }
 	for i := range b.listeners {
 		if err := b.listeners[i].advertise(); err != nil {
@@ -297,7 +299,12 @@ func (b *Broker) serve(l *Listener, nc net.Conn) {
 		return
 	}
 	b.m.connections.Inc()
-	c.serve()
+	if wait := b.quotas.connect(hostOf(c.peer)); wait > 0 {
+		c.muted(wait) // KIP-612: one that comes back at once would only cost more
+		nc.Close()
+	} else {
+		c.serve()
+	}
 	b.m.connections.Dec()
 	b.leave(c)
 }

@@ -157,7 +157,8 @@ func eventually(t testing.TB, what string, ok func() bool) {
 // wire is a bare connection.
 type wire struct {
 	net.Conn
-	t testing.TB
+	t        testing.TB
+	clientID string
 }
 
 func (b *testBroker) dial(t testing.TB) *wire {
@@ -168,12 +169,12 @@ func (b *testBroker) dial(t testing.TB) *wire {
 	}
 	c.SetDeadline(deadline())
 	t.Cleanup(func() { c.Close() })
-	return &wire{c, t}
+	return &wire{c, t, "test"}
 }
 
 func (w *wire) send(corr int32, req kmsg.Request) {
 	w.t.Helper()
-	if _, err := w.Write(kmsg.NewRequestFormatter(kmsg.FormatterClientID("test")).AppendRequest(nil, req, corr)); err != nil {
+	if _, err := w.Write(kmsg.NewRequestFormatter(kmsg.FormatterClientID(w.clientID)).AppendRequest(nil, req, corr)); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -268,6 +268,7 @@ func (c *conn) handle() {
 		if a.last {
 			return
 		}
+		c.muted(a.req.mute)
 	}
 }
 

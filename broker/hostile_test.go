@@ -515,7 +515,11 @@ func requestsAbout(name string) map[kmsg.Key]func(kmsg.Request) {
 		},
 		kmsg.DeleteACLs:                   func(r kmsg.Request) { r.(*kmsg.DeleteACLsRequest).Filters = []kmsg.DeleteACLsRequestFilter{{}} },
 		kmsg.DescribeUserSCRAMCredentials: func(kmsg.Request) {},
-		kmsg.ConsumerGroupHeartbeat:       func(kmsg.Request) {},
+		kmsg.DescribeClientQuotas:         func(kmsg.Request) {},
+		kmsg.AlterClientQuotas: func(r kmsg.Request) {
+			r.(*kmsg.AlterClientQuotasRequest).Entries = []kmsg.AlterClientQuotasRequestEntry{{Entity: []kmsg.AlterClientQuotasRequestEntryEntity{{Type: "user", Name: &name}}}}
+		},
+		kmsg.ConsumerGroupHeartbeat: func(kmsg.Request) {},
 		kmsg.ConsumerGroupDescribe: func(r kmsg.Request) {
 			r.(*kmsg.ConsumerGroupDescribeRequest).Groups = []string{name}
 		},

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tabletopic/tabletopic/security"
 )
 
 // metrics are the numbers of a broker, all called tabletopic_broker_….
@@ -19,7 +21,8 @@ type metrics struct {
 
 	sessionPartitions prometheus.Gauge
 	telemetry         prometheus.Counter
-	requestsByIndex   []prometheus.Observer // by api.index
+	throttleSeconds   *prometheus.CounterVec // by quota
+	requestsByIndex   []prometheus.Observer  // by api.index
 }
 
 func newMetrics(reg prometheus.Registerer, apis *apiTable) *metrics {
@@ -39,6 +42,13 @@ func newMetrics(reg prometheus.Registerer, apis *apiTable) *metrics {
 		sessionPartitions: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "tabletopic", Subsystem: "broker", Name: "fetch_session_partitions", Help: "Partitions in fetch sessions."}),
 		telemetry:         counter("client_telemetry_bytes_total", "Bytes of metrics that clients pushed."),
 	}
+	m.throttleSeconds = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "tabletopic", Subsystem: "broker", Name: "throttle_seconds_total",
+		Help: "Time that clients were told to be silent, by quota.",
+	}, []string{"quota"})
+	for _, quota := range []string{security.ProducerByteRate, security.ConsumerByteRate, security.RequestPercentage, security.ControllerMutationRate, security.ConnectionCreationRate} {
+		m.throttleSeconds.WithLabelValues(quota)
+	}
 	seconds := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: "tabletopic", Subsystem: "broker", Name: "request_seconds",
 		Help:    "Time from a request read to its answer written, by API. Fetch includes its long poll.",
@@ -48,11 +58,18 @@ func newMetrics(reg prometheus.Registerer, apis *apiTable) *metrics {
 		m.requestsByIndex = append(m.requestsByIndex, seconds.WithLabelValues(apis.list[i].name()))
 	}
 	if reg != nil {
-		reg.MustRegister(m.connections, m.refused, m.protocolErrors, m.panics, m.bytesIn, m.bytesOut, m.produced, m.fetched, m.sessionPartitions, m.telemetry, seconds)
+		reg.MustRegister(m.connections, m.refused, m.protocolErrors, m.panics, m.bytesIn, m.bytesOut, m.produced, m.fetched, m.sessionPartitions, m.telemetry, m.throttleSeconds, seconds)
 	}
 	return m
 }
 
 func (m *metrics) observe(r *request) {
 	m.requestsByIndex[r.api.index].Observe(time.Since(r.start).Seconds())
+}
+
+// throttled notes that a quota makes a client silent, if it does.
+func (m *metrics) throttled(quota string, wait time.Duration) {
+	if wait > 0 {
+		m.throttleSeconds.WithLabelValues(quota).Add(wait.Seconds())
+	}
 }

@@ -25,7 +25,9 @@ type request struct {
 	body     []byte
 	conn     *conn
 	start    time.Time
-	decoding int64 // of Broker.decMemory, until the handler has returned
+	decoding int64         // of Broker.decMemory, until the handler has returned
+	waited   time.Duration // of the handler, for what is not there yet
+	mute     time.Duration // how long the connection is silent after the answer
 }
 
 // parseRequest reads the header of a request, at least 8 bytes. An error closes the connection.

@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -73,13 +75,48 @@ func (k *kafkaTools) run(input, class string, args ...string) (printed string, c
 	}
 }
 
+// Classes of tools that have several uses.
+const (
+	topicTool  = "TopicCommand"
+	configTool = "ConfigCommand"
+	groupTool  = "consumer.group.ConsumerGroupCommand"
+	offsetTool = "GetOffsetShell"
+	aclTool    = "AclCommand"
+)
+
+// A toolRun is one command, and what it must print.
+type toolRun struct {
+	input, class, args string
+	code               int
+	says               []string
+}
+
+// session runs tools one after the other, each with the arguments that say where the server is.
+func (k *kafkaTools) session(runs []toolRun, at ...string) {
+	k.t.Helper()
+	for _, r := range runs {
+		args := append(slices.Clone(at), strings.Fields(r.args)...)
+		if r.class == "ClusterTool" {
+			args = append(strings.Fields(r.args), at...)
+		}
+		printed, code := k.run(r.input, r.class, args...)
+		if code != r.code {
+			k.t.Errorf("%s %s: exit code %d, want %d\n%s", r.class, r.args, code, r.code, printed)
+		}
+		for _, says := range r.says {
+			if !strings.Contains(printed, says) {
+				k.t.Errorf("%s %s does not say %q:\n%s", r.class, r.args, says, printed)
+			}
+		}
+	}
+}
+
 // A newcomer's session with the tools that come with Kafka: each does what it is for, and what
 // does not exist here is refused with the reason.
 func TestKafkaTools(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	k := startKafkaTools(t, s)
-	const topics, configs, groups, offsets = "TopicCommand", "ConfigCommand", "consumer.group.ConsumerGroupCommand", "GetOffsetShell"
 	at := []string{"--bootstrap-server", s.kafka}
 	assignment := t.TempDir() + "/assignment.json"
 	deletion := t.TempDir() + "/deletion.json"
@@ -91,38 +128,34 @@ func TestKafkaTools(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, tc := range []struct {
-		input, class, args string
-		code               int
-		says               []string
-	}{
-		{"", topics, "--create --topic orders --partitions 1 --replication-factor 3 --config min.insync.replicas=2", 0, []string{"Created topic orders."}},
-		{"", topics, "--list", 0, []string{"orders"}},
+	k.session([]toolRun{
+		{"", topicTool, "--create --topic orders --partitions 1 --replication-factor 3 --config min.insync.replicas=2", 0, []string{"Created topic orders."}},
+		{"", topicTool, "--list", 0, []string{"orders"}},
 		{"k1:one\nk2:two\n", "ConsoleProducer", "--topic orders --reader-property parse.key=true --reader-property key.separator=:", 0, nil},
 		{"", "consumer.ConsoleConsumer", "--topic orders --from-beginning --max-messages 2 --timeout-ms 60000 --group g", 0, []string{"one", "two", "a total of 2 messages"}},
-		{"", groups, "--list", 0, []string{"g"}},
-		{"", groups, "--describe --group g", 0, []string{"orders          0          2               2               0"}},
-		{"", groups, "--describe --group g --state", 0, []string{"Empty"}},
-		{"", groups, "--reset-offsets --group g --topic orders --to-earliest --execute", 0, []string{"orders          0          0"}},
-		{"", groups, "--delete-offsets --group g --topic orders", 0, []string{"Successful"}},
+		{"", groupTool, "--list", 0, []string{"g"}},
+		{"", groupTool, "--describe --group g", 0, []string{"orders          0          2               2               0"}},
+		{"", groupTool, "--describe --group g --state", 0, []string{"Empty"}},
+		{"", groupTool, "--reset-offsets --group g --topic orders --to-earliest --execute", 0, []string{"orders          0          0"}},
+		{"", groupTool, "--delete-offsets --group g --topic orders", 0, []string{"Successful"}},
 		{"", "GroupsCommand", "--list", 0, []string{"g", "Classic"}},
-		{"", groups, "--delete --group g", 0, []string{"was successful"}},
-		{"", topics, "--alter --topic orders --partitions 3", 0, nil},
-		{"", topics, "--describe --topic orders", 0, []string{"PartitionCount: 3", "ReplicationFactor: 1", "Configs: min.insync.replicas=2", "Partition: 2	Leader: 1	Replicas: 1	Isr: 1"}},
-		{"", offsets, "--topic orders", 0, []string{"orders:0:2", "orders:2:0"}},
-		{"", offsets, "--topic orders --time max-timestamp", 0, []string{"orders:0:1"}},
-		{"", offsets, "--topic orders --time earliest-local", 0, []string{"orders:0:0"}},
-		{"", offsets, "--topic orders --time latest-tiered", 0, nil},
+		{"", groupTool, "--delete --group g", 0, []string{"was successful"}},
+		{"", topicTool, "--alter --topic orders --partitions 3", 0, nil},
+		{"", topicTool, "--describe --topic orders", 0, []string{"PartitionCount: 3", "ReplicationFactor: 1", "Configs: min.insync.replicas=2", "Partition: 2	Leader: 1	Replicas: 1	Isr: 1"}},
+		{"", offsetTool, "--topic orders", 0, []string{"orders:0:2", "orders:2:0"}},
+		{"", offsetTool, "--topic orders --time max-timestamp", 0, []string{"orders:0:1"}},
+		{"", offsetTool, "--topic orders --time earliest-local", 0, []string{"orders:0:0"}},
+		{"", offsetTool, "--topic orders --time latest-tiered", 0, nil},
 		{"", "DeleteRecordsCommand", "--offset-json-file " + deletion, 0, []string{"orders-0", "low_watermark: 2"}},
-		{"", offsets, "--topic orders --time earliest", 0, []string{"orders:0:2"}},
-		{"", configs, "--alter --entity-type topics --entity-name orders --add-config retention.ms=100000,segment.bytes=1048576", 0, []string{"Completed updating config"}},
-		{"", configs, "--describe --entity-type topics --entity-name orders", 0, []string{"retention.ms=100000", "segment.bytes=1048576"}},
-		{"", configs, "--alter --entity-type topics --entity-name orders --delete-config retention.ms", 0, []string{"Completed updating config"}},
-		{"", configs, "--alter --entity-type topics --entity-name orders --add-config retention.ms=soon", 1, []string{"want an integer"}},
-		{"", configs, "--describe --entity-type brokers --entity-name 1 --all", 0, []string{"num.partitions=1"}},
-		{"", configs, "--alter --entity-type brokers --entity-name 1 --add-config num.io.threads=3", 1, []string{"set them where it is started"}},
-		{"", configs, "--describe --entity-type groups", 0, nil},
-		{"", configs, "--alter --entity-type groups --entity-name g --add-config consumer.session.timeout.ms=50000", 1, []string{"groups have no configuration"}},
+		{"", offsetTool, "--topic orders --time earliest", 0, []string{"orders:0:2"}},
+		{"", configTool, "--alter --entity-type topics --entity-name orders --add-config retention.ms=100000,segment.bytes=1048576", 0, []string{"Completed updating config"}},
+		{"", configTool, "--describe --entity-type topics --entity-name orders", 0, []string{"retention.ms=100000", "segment.bytes=1048576"}},
+		{"", configTool, "--alter --entity-type topics --entity-name orders --delete-config retention.ms", 0, []string{"Completed updating config"}},
+		{"", configTool, "--alter --entity-type topics --entity-name orders --add-config retention.ms=soon", 1, []string{"want an integer"}},
+		{"", configTool, "--describe --entity-type brokers --entity-name 1 --all", 0, []string{"num.partitions=1"}},
+		{"", configTool, "--alter --entity-type brokers --entity-name 1 --add-config num.io.threads=3", 1, []string{"set them where it is started"}},
+		{"", configTool, "--describe --entity-type groups", 0, nil},
+		{"", configTool, "--alter --entity-type groups --entity-name g --add-config consumer.session.timeout.ms=50000", 1, []string{"groups have no configuration"}},
 		{"", "LogDirsCommand", "--describe", 0, []string{`"logDir":"object-store"`, `"partition":"orders-0"`}},
 		{"", "FeatureCommand", "describe", 0, nil},
 		{"", "FeatureCommand", "upgrade --feature metadata.version=20", 1, []string{"cannot be set"}},
@@ -141,22 +174,65 @@ func TestKafkaTools(t *testing.T) {
 		{"", "VerifiableProducer", "--topic verified --max-messages 20", 0, []string{"startup_complete"}}, // tells the rest when its JVM ends
 		{"", "consumer.ConsoleConsumer", "--topic verified --from-beginning --max-messages 20 --timeout-ms 60000", 0, []string{"a total of 20 messages"}},
 		{"", "VerifiableConsumer", "--topic verified --group-id v --max-messages 20 --reset-policy earliest", 0, []string{"records_consumed", "offsets_committed"}},
-		{"", topics, "--delete --topic orders", 0, nil},
-	} {
-		args := strings.Fields(tc.args)
-		if tc.class == "ClusterTool" {
-			args = append(args, at...)
-		} else {
-			args = append(append([]string(nil), at...), args...)
+		{"", "TransactionsCommand", "describe-producers --topic orders --partition 0", 0, []string{"ProducerId", "None"}},
+		{"", topicTool, "--delete --topic orders", 0, nil},
+		{"", "TransactionsCommand", "list", 0, []string{"TransactionalId"}},
+		{"", "TransactionsCommand", "describe --transactional-id nobody", 1, []string{"the ID could not be found"}},
+		{"", "TransactionsCommand", "find-hanging --broker-id 1", 0, []string{"Coordinator"}},
+		{"", aclTool, "--list", 1, []string{"SecurityDisabledException"}},
+	}, at...)
+}
+
+// The tools that administer users and access, by a user who may do everything: what they give and
+// take is what another user may do.
+func TestKafkaToolsOfSecurity(t *testing.T) {
+	t.Parallel()
+	admin := secretFile(t, "correct horse")
+	s := startServer(t, "--kafka-protocol", "SASL_PLAINTEXT", "--users", "admin:"+admin, "--super-users", "User:admin")
+	k := startKafkaTools(t, s)
+	login := func(user, password string) string {
+		path := filepath.Join(t.TempDir(), user)
+		text := fmt.Sprintf("security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\nsasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required username=%q password=%q;\n", user, password)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
 		}
-		printed, code := k.run(tc.input, tc.class, args...)
-		if code != tc.code {
-			t.Errorf("%s %s: exit code %d, want %d\n%s", tc.class, tc.args, code, tc.code, printed)
-		}
-		for _, says := range tc.says {
-			if !strings.Contains(printed, says) {
-				t.Errorf("%s %s does not say %q:\n%s", tc.class, tc.args, says, printed)
-			}
-		}
+		return path
 	}
+	at, alice := []string{"--bootstrap-server", s.kafka, "--command-config", login("admin", "correct horse")}, login("alice", "secret")
+	asAlice := []string{"--bootstrap-server", s.kafka, "--command-config", alice}
+	k.session([]toolRun{
+		{"", topicTool, "--create --topic orders", 0, []string{"Created topic orders."}},
+		{"", configTool, "--alter --entity-type users --entity-name alice --add-config SCRAM-SHA-256=[password=secret]", 0, []string{"Completed updating config for user alice"}},
+		{"", configTool, "--alter --entity-type users --entity-name alice --add-config producer_byte_rate=1000000", 0, []string{"Completed updating config for user alice"}},
+		{"", configTool, "--alter --entity-type clients --entity-default --add-config request_percentage=200", 0, []string{"Completed updating default config for clients"}},
+		{"", configTool, "--alter --entity-type ips --entity-name 10.0.0.1 --add-config connection_creation_rate=20", 0, []string{"Completed updating config for ip 10.0.0.1"}},
+		{"", configTool, "--describe --entity-type users --entity-name alice", 0, []string{"producer_byte_rate=1000000.0", "SCRAM-SHA-256=iterations="}},
+		{"", configTool, "--describe --entity-type clients", 0, []string{"default client-id", "request_percentage=200.0"}},
+		{"", configTool, "--alter --entity-type users --entity-name alice --delete-config producer_byte_rate", 0, []string{"Completed updating config for user alice"}},
+		{"", aclTool, "--list", 0, nil},
+		{"", aclTool, "--add --allow-principal User:alice --producer --topic orders", 0, []string{"operation=WRITE, permissionType=ALLOW"}},
+		{"", aclTool, "--add --allow-principal User:alice --operation read --group team- --resource-pattern-type prefixed", 0, []string{"patternType=PREFIXED"}},
+		{"", aclTool, "--list --principal User:alice", 0, []string{"resourceType=TOPIC, name=orders", "resourceType=GROUP, name=team-"}},
+	}, at...)
+	k.session([]toolRun{
+		{"one\n", "ConsoleProducer", "--topic orders", 0, nil},
+		{"", offsetTool, "--topic orders", 0, []string{"orders:0:"}}, // describe comes with write
+		{"", topicTool, "--delete --topic orders", 1, []string{"TopicAuthorizationException"}},
+		{"", aclTool, "--list", 1, []string{"ClusterAuthorizationException"}},
+		{"", "consumer.ConsoleConsumer", "--topic orders --group team-a --from-beginning --max-messages 1 --timeout-ms 20000", 0, []string{"Not authorized to access topics: [orders]"}},
+	}, asAlice...)
+	k.session([]toolRun{
+		{"", aclTool, "--add --allow-principal User:alice --consumer --topic orders --group team-a", 0, nil},
+	}, at...)
+	k.session([]toolRun{
+		{"", "consumer.ConsoleConsumer", "--topic orders --group team-a --from-beginning --max-messages 1 --timeout-ms 60000", 0, []string{"one"}},
+	}, asAlice...)
+	k.session([]toolRun{
+		{"", aclTool, "--remove --force --allow-principal User:alice --producer --topic orders", 0, nil},
+		{"", aclTool, "--list --topic orders", 0, []string{"operation=READ"}},
+		{"", configTool, "--alter --entity-type users --entity-name alice --delete-config SCRAM-SHA-256", 0, []string{"Completed updating config for user alice"}},
+	}, at...)
+	k.session([]toolRun{
+		{"", offsetTool, "--topic orders", 1, []string{"SaslAuthenticationException"}},
+	}, asAlice...)
 }

@@ -39,7 +39,7 @@ type Config struct {
 	Refresh time.Duration
 }
 
-// Access is the users and rules of a cluster as one node sees them. It is closed with Close.
+// Access is the users, rules and quotas of a cluster as one node sees them. It is closed with Close.
 type Access struct {
 	cfg   Config
 	meta  *metadata.Store
@@ -53,8 +53,9 @@ type Access struct {
 	hashing *semaphore.Weighted               // passwords that are hashed at a time
 	proven  provenPasswords
 
-	rules atomic.Pointer[Rules]
-	users atomic.Pointer[map[userKey]metadata.ScramCredential]
+	rules  atomic.Pointer[Rules]
+	users  atomic.Pointer[map[userKey]metadata.ScramCredential]
+	quotas atomic.Pointer[Quotas]
 
 	mu     sync.Mutex // held while reading metadata
 	seq    int64      // guarded by mu; of the change log, as far as it is known
@@ -127,7 +128,7 @@ func (a *Access) follow(ctx context.Context) {
 		}
 		// Who was known stays known while the database is away: it is needed for every change.
 		if err := a.Sync(ctx); err != nil && ctx.Err() == nil {
-			a.log.Warn("users and ACLs are as they were before: the metadata does not answer", "err", err)
+			a.log.Warn("users, ACLs and quotas are as they were before: the metadata does not answer", "err", err)
 		}
 	}
 }
@@ -152,7 +153,7 @@ func (a *Access) Sync(ctx context.Context) error {
 		}
 		for _, c := range changes {
 			switch c.Kind {
-			case metadata.ChangeUser, metadata.ChangeACL:
+			case metadata.ChangeUser, metadata.ChangeACL, metadata.ChangeQuota:
 				stale = true
 			}
 		}
@@ -182,12 +183,17 @@ func (a *Access) read(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	quotas, err := a.meta.Quotas(ctx)
+	if err != nil {
+		return err
+	}
 	users := make(map[userKey]metadata.ScramCredential, len(credentials))
 	for _, c := range credentials {
 		users[userKey{c.User, c.Mechanism}] = c
 	}
 	a.rules.Store(NewRules(acls, a.cfg.SuperUsers, a.cfg.AllowOrphans))
 	a.users.Store(&users)
+	a.quotas.Store(NewQuotas(quotas))
 	return nil
 }
 

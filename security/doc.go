@@ -8,7 +8,8 @@
 //
 // What: [Rules] decides, as Kafka does, and is pure. [Access] holds the rules of now, which
 // it reads again when the change log of metadata says so, and writes down who was denied
-// what. So an ACL that is made on one node holds on the others within a second.
+// what; and [Quotas], how much a client may do. What is set at one node holds at the others within
+// a second.
 package security
 
 import "github.com/twmb/franz-go/pkg/kmsg"
