@@ -61,7 +61,7 @@ func TestBucketFillsAtItsRate(t *testing.T) {
 			{0, 10, 0, 500 * time.Millisecond},
 			{0, 10, 1e6, maxThrottle},
 		} {
-			time.Sleep(step.after)
+			<-time.After(step.after)
 			if wait := take(step.limit, step.n); wait.Round(time.Microsecond) != step.wantedFor {
 				t.Errorf("%+v: wait %v", step, wait)
 			}
@@ -82,7 +82,7 @@ func TestBucketsAreBounded(t *testing.T) {
 		if b := q.buckets[bucketKey{"q", security.QuotaHolder{}}]; b == nil || b.debt() == 0 {
 			t.Error("those beyond do not share a bucket")
 		}
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		q.bucket("q", security.QuotaHolder{ClientID: "late"}, 1, time.Now()).tokens--
 		if len(q.buckets) > 2 {
 			t.Errorf("%d buckets are kept, all but one of them are full", len(q.buckets))

@@ -33,10 +33,7 @@ type QuotaEntity map[string]*string
 
 // String is the text that is stored.
 func (e QuotaEntity) String() string {
-	text, err := json.Marshal(e)
-	if err != nil {
-		panic(err) // strings always marshal
-	}
+	text, _ := json.Marshal(e) // strings always marshal
 	return string(text)
 }
 
