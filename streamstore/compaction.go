@@ -31,6 +31,7 @@ const (
 //	minor    small stream objects of one stream are merged
 //	major    adjacent stream objects of one stream are linked by a composite; no data moves
 //	cleanup  a composite lets go of parts that were trimmed
+//	rewrite  a partition that is compacted by key replaces its batches (rewrite.go)
 //
 // Sources are read from the bucket, past the caches, and every checksum in them is checked. The
 // results are written under prepared ids and take the place of the sources in one transaction,
@@ -81,7 +82,7 @@ func (c *compactor) noteUpload(u Upload) {
 }
 
 // compactionKinds are the kinds of work, as metrics name them.
-var compactionKinds = []string{"sets", "minor", "major", "cleanup"}
+var compactionKinds = []string{"sets", "minor", "major", "cleanup", "rewrite"}
 
 // debt is how many bytes of stream set objects wait to be rewritten.
 func (c *compactor) debt() int64 { return c.left.Load() + c.sets.Load() }
@@ -280,7 +281,9 @@ func (c *compactor) compactGroup(ctx context.Context, g setGroup) error {
 		return fmt.Errorf("compact %d stream set objects from %d on: %w", len(sources), sources[0].ID, err)
 	}
 	w := &compactionWriter{c: c, sources: sources, comp: comp}
-	if err := w.write(ctx, layOut(pieces, g.force, c.limits())); err != nil {
+	limits := c.limits()
+	limits.apart = g.apart
+	if err := w.write(ctx, layOut(pieces, g.force, limits)); err != nil {
 		return fmt.Errorf("compact %d stream set objects from %d on: %w", len(sources), sources[0].ID, err)
 	}
 	c.s.metrics.compactions.WithLabelValues("sets").Inc()

@@ -24,6 +24,7 @@ type setLimits struct {
 	streams int           // … and streams in it; also ranges that a group of many small sets has
 	split   int64         // bytes of a run that becomes a stream object
 	forceAt time.Duration // age at which every run does
+	apart   StreamID      // stream whose runs do, too; 0 for none
 }
 
 // A setGroup is stream set objects that are compacted together. With force set, nothing of
@@ -31,6 +32,7 @@ type setLimits struct {
 type setGroup struct {
 	sets  []LiveStreamSet // by age, oldest first
 	force bool
+	apart StreamID // gets objects of its own; 0 for none
 }
 
 func (g setGroup) bytes() (n int64) {
@@ -63,7 +65,7 @@ func groupSets(sets []LiveStreamSet, now time.Time, l setLimits) []setGroup {
 			ranges += len(s.Ranges)
 			n++
 		}
-		groups = append(groups, setGroup{rest[:n:n], true})
+		groups = append(groups, setGroup{sets: rest[:n:n], force: true})
 		rest = rest[n:]
 	}
 	rest := sharing(sets[old:])
@@ -81,7 +83,7 @@ func groupSets(sets []LiveStreamSet, now time.Time, l setLimits) []setGroup {
 			n++
 		}
 		if group := sharing(rest[len(rest)-n:]); len(group) > 0 {
-			groups = append(groups, setGroup{group, false})
+			groups = append(groups, setGroup{sets: group})
 		}
 		rest = rest[:len(rest)-n]
 	}
@@ -184,7 +186,7 @@ func layOut(pieces []piece, force bool, l setLimits) layout {
 	stepBytes, setBytes, setStreams := int64(0), int64(0), 0
 	for i, r := range runs {
 		last := i+1 == len(runs) || runs[i+1].stream() != r.stream()
-		if force || !last || r.bytes >= l.split {
+		if force || !last || r.bytes >= l.split || r.stream() == l.apart {
 			out.own++
 		} else {
 			if out.sets == 0 || setBytes+r.bytes > l.set || setStreams == l.streams {
@@ -232,6 +234,20 @@ type linkable struct {
 	ObjectRange
 	bytes int64 // of the data in it or in its parts
 	parts int
+}
+
+// groupRewrite decides which of the first objects of a stream are rewritten together: one composite, or
+// stream objects of up to limit bytes.
+func groupRewrite(ranges []ObjectRange, limit int64) []ObjectRange {
+	n, size := 0, int64(0)
+	for n < len(ranges) && ranges[n].Kind == KindStream && (n == 0 || size+ranges[n].Size <= limit) {
+		size += ranges[n].Size
+		n++
+	}
+	if n == 0 && len(ranges) > 0 && ranges[0].Kind == KindComposite {
+		n = 1
+	}
+	return ranges[:n]
 }
 
 // groupLinks decides which objects of a stream a composite links: adjacent ones up to limit

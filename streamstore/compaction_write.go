@@ -19,7 +19,9 @@ type compactionWriter struct {
 	c       *compactor
 	sources []ObjectRef
 	comp    Compaction
-	next    ObjectID // of the prepared ids
+	next    ObjectID                                        // of the prepared ids
+	rewrite func(run, []RecordBatch) ([]RecordBatch, error) // what a run becomes; as it is if nil
+	needed  func() bool                                     // whether the results are to be committed; they are if nil
 
 	set      *objectBuilder // of the stream set object that grows; it copies what it is given
 	setIndex int            // number of the set
@@ -40,6 +42,9 @@ func (w *compactionWriter) write(ctx context.Context, l layout) error {
 	if err := w.putSet(ctx); err != nil {
 		return errors.Join(err, context.Cause(ctx))
 	}
+	if w.needed != nil && !w.needed() {
+		return nil // what was written is deleted with its ids
+	}
 	return w.c.commit(ctx, w.comp)
 }
 
@@ -53,6 +58,9 @@ func (w *compactionWriter) step(ctx context.Context, runs []run) error {
 	g.SetLimit(compactionRequests)
 	for _, r := range runs {
 		batches, err := parseRun(r, blocks)
+		if err == nil && w.rewrite != nil {
+			batches, err = w.rewrite(r, batches)
+		}
 		if err != nil {
 			g.Wait()
 			return err

@@ -2,6 +2,7 @@ package streamstore
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"sort"
 	"sync"
@@ -110,14 +111,30 @@ func (c *logCache) add(b *bulk, limit int64, streams int, now time.Time) (look b
 	return look
 }
 
-// opened drops what the cache holds of a stream if that is not the stream's end any more:
-// another node has had the stream, and written to it.
-func (c *logCache) opened(id StreamID, end int64) {
+// forget drops what the cache holds of a stream: another node may have had it, and written to it,
+// or have rewritten it.
+func (c *logCache) forget(id StreamID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if spans := c.streams[id]; len(spans) > 0 && spans[len(spans)-1].end() != end {
-		delete(c.streams, id)
+	delete(c.streams, id)
+}
+
+// drop drops the runs of a stream that end at an offset or before, which objects hold, and returns
+// where the cache begins then; math.MaxInt64 if it holds nothing more.
+func (c *logCache) drop(id StreamID, end int64) int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	spans := c.streams[id]
+	n := 0
+	for n < len(spans) && spans[n].end() <= end {
+		n++
 	}
+	if n == len(spans) {
+		delete(c.streams, id)
+		return math.MaxInt64
+	}
+	c.streams[id] = slices.Clone(spans[n:])
+	return spans[n].start()
 }
 
 func (c *logCache) archiveLocked() {

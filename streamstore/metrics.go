@@ -129,7 +129,7 @@ func newMetrics(s *Store) *metrics {
 		return s.reader.indexes.used
 	})
 
-	m.compactions = counterVec("compactions_total", "Compactions committed, by kind: sets (of stream set objects), minor (merge), major (link) or cleanup (of composites).", "kind")
+	m.compactions = counterVec("compactions_total", "Compactions committed, by kind: sets (of stream set objects), minor (merge), major (link), cleanup (of composites) or rewrite (of what the cleaner of compacted topics changed).", "kind")
 	for _, kind := range compactionKinds {
 		m.compactions.WithLabelValues(kind)
 	}

@@ -265,6 +265,34 @@ func (m *model) find(st *modelStream) {
 	}
 }
 
+// rewrite makes zeros of the payloads in objects of the stream's own, after it gave it such at times.
+func (m *model) rewrite(st *modelStream) {
+	ctx := context.Background()
+	end := again(m, func() (int64, error) {
+		if err := st.handle.Separate(ctx, st.handle.ConfirmOffset(), m.r.Int64N(100_000)); err != nil {
+			return 0, err
+		}
+		return st.handle.Separated(ctx, st.start, st.handle.ConfirmOffset())
+	})
+	again(m, func() (struct{}, error) {
+		return struct{}{}, st.handle.Rewrite(ctx, st.start, end, func(batches []RecordBatch) (out []RecordBatch, changed bool, err error) {
+			for _, b := range batches {
+				b.Payload = make([]byte, len(b.Payload))
+				out = append(out, b)
+			}
+			return out, true, nil
+		})
+	})
+	if from := st.handle.Refresh(end); from < end {
+		m.fatalf("the log cache keeps stream %d from %d on, objects hold it up to %d", st.handle.ID(), from, end)
+	}
+	for i, b := range st.batches {
+		if b.End() > st.start && b.End() <= end {
+			st.batches[i].Payload = make([]byte, len(b.Payload))
+		}
+	}
+}
+
 func (m *model) step() {
 	st := m.streams[m.r.IntN(len(m.streams))]
 	ctx := context.Background()
@@ -299,6 +327,8 @@ func (m *model) step() {
 		st.pending.Wait()
 		*st = modelStream{acked: -1}
 		m.reopen(st)
+	case op < 90 && !m.await: // what is in objects depends on the configuration
+		m.rewrite(st)
 	case op < 92:
 		if err := m.store.upload.flush(ctx); err != nil {
 			m.fatalf("upload: %v", err)
@@ -454,7 +484,7 @@ var modelConfigs = []Config{
 
 var modelSeeds = flag.Uint64("model-seeds", defaultModelSeeds, "how many seeds the model tests run")
 
-// Whatever is appended, read, trimmed, closed, reopened, destroyed, uploaded and cleaned,
+// Whatever is appended, read, trimmed, rewritten, closed, reopened, destroyed, uploaded and cleaned,
 // through crashes and faults of bucket and database, the streams hold what a list in memory holds.
 func TestModel(t *testing.T) {
 	faults := objectstore.Faults{Latency: 30 * time.Millisecond, Unavailable: 0.05, Lost: 0.05, Torn: 0.05}

@@ -57,6 +57,8 @@ type reader struct {
 	sessions *lru[position, *session]      // guarded by mu
 	loading  map[blockKey]*blockLoad       // guarded by mu; blocks being read
 	indexing map[ObjectID]*indexLoad       // guarded by mu; indexes being read
+	seq      int64                         // guarded by mu; of the last refresh
+	fresh    map[StreamID]int64            // guarded by mu; refresh before which nothing counts that is known of the objects of a stream
 	ahead    int64                         // guarded by mu; bytes of blocks being read ahead
 	paging   int                           // guarded by mu; questions to metadata ahead
 	closed   bool                          // guarded by mu; no request is started any more
@@ -85,6 +87,7 @@ type session struct {
 	window  int64         // how much to read ahead; 0 for a session that has read nothing yet
 	mark    int64         // offset at which the window grows
 	calm    time.Time     // until when it does not
+	seq     int64         // of the refresh after which it looked up its objects
 }
 
 // cost counts objects as if there were the most.
@@ -118,6 +121,7 @@ func newReader(ctx context.Context, cfg Config, bucket objectstore.Bucket, manag
 		readCtx: objectstore.For(ctx, objectstore.ForRead), indexCtx: objectstore.For(ctx, objectstore.ForIndex),
 		work: work, bucket: bucket, manager: manager, metrics: m,
 		maxWindow: min(cfg.ReadAheadBytes, cfg.BlockCacheBytes/4),
+		fresh:     make(map[StreamID]int64),
 		ranges:    newLRU[StreamID, []ObjectRange](maxRanges),
 		indexes:   newLRU[ObjectID, []indexEntry](cfg.IndexCacheBytes),
 		sessions:  newLRU[position, *session](sessionBytes),
@@ -193,9 +197,12 @@ func (r *reader) session(stream StreamID, start int64, do func(*session) (next i
 	defer r.mu.Unlock()
 	s, ok := r.sessions.get(position{stream, start})
 	if !ok {
-		s = &session{}
+		s = &session{seq: r.seq}
 	}
 	r.sessions.remove(position{stream, start})
+	if s.seq < r.fresh[stream] {
+		r.resetLocked(s, stream)
+	}
 	next, err := do(s)
 	for try := 0; try < 2 && errors.Is(err, objectstore.ErrNotFound); try++ {
 		r.resetLocked(s, stream)
@@ -210,7 +217,16 @@ func (r *reader) session(stream StreamID, start int64, do func(*session) (next i
 
 // resetLocked lets the session look up its objects again.
 func (r *reader) resetLocked(s *session, stream StreamID) {
-	s.blocks, s.objects = nil, nil
+	s.blocks, s.objects, s.seq = nil, nil, r.seq
+	r.ranges.remove(stream)
+}
+
+// refresh lets the stream's objects be looked up again by reads that begin from now on.
+func (r *reader) refresh(stream StreamID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.seq++
+	r.fresh[stream] = r.seq
 	r.ranges.remove(stream)
 }
 
@@ -362,7 +378,9 @@ func (r *reader) objectLocked(ctx context.Context, s *session, stream StreamID, 
 		if i, ok = findRange(found, offset); !ok {
 			return ObjectRange{}, fmt.Errorf("metadata names no object with offset %d: %w", offset, ErrOffsetOutOfRange)
 		}
-		r.ranges.put(stream, found, 1)
+		if s.seq >= r.fresh[stream] {
+			r.ranges.put(stream, found, 1)
+		}
 	}
 	s.objects, s.more = found, len(found) == rangePage
 	return found[i], nil
@@ -381,7 +399,7 @@ func (r *reader) pageAheadLocked(s *session, stream StreamID) {
 	}
 	s.paging = true
 	r.paging++
-	after := s.objects[len(s.objects)-1].End
+	after, seq := s.objects[len(s.objects)-1].End, s.seq
 	r.work.Go(func() {
 		found, err := r.manager.StreamObjects(r.indexCtx, stream, after, math.MaxInt64, rangePage)
 		r.mu.Lock()
@@ -389,7 +407,7 @@ func (r *reader) pageAheadLocked(s *session, stream StreamID) {
 		s.paging = false
 		r.paging--
 		n := len(s.objects)
-		if err != nil || n == 0 || s.objects[n-1].End != after {
+		if err != nil || n == 0 || s.objects[n-1].End != after || s.seq != seq {
 			return // what it knew is no longer what it knows
 		}
 		s.objects, s.more = slices.Concat(s.objects[max(0, n-rangePage):], found), len(found) == rangePage
@@ -775,7 +793,7 @@ func checkBlock(data []byte, e indexEntry) ([]RecordBatch, error) {
 func (r *reader) findTimestamp(ctx context.Context, stream StreamID, start, end, ts int64) (offset int64, found bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := &session{}
+	s := &session{seq: r.seq}
 	for next, try := start, 0; next < end; {
 		err := r.locateLocked(ctx, s, stream, next)
 		if err == nil && s.blocks[0].MaxTimestamp < ts {

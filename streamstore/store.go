@@ -200,7 +200,8 @@ func (s *Store) OpenStreams(ctx context.Context, open []OpenRequest) (_ []*Strea
 	defer s.mu.Unlock()
 	for i, st := range states {
 		invariant.Check(st.ID == open[i].ID && st.Epoch == open[i].Epoch, "opened %+v, asked for %+v", st, open[i])
-		s.cache.opened(st.ID, st.End)
+		s.cache.forget(st.ID)
+		s.reader.refresh(st.ID)
 		handles[i] = newStream(s, st)
 		s.open[st.ID] = handles[i]
 	}
