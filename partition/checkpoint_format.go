@@ -15,15 +15,16 @@ import (
 
 // A checkpoint is one batch of a partition's meta stream: all that the partition knows of
 // its log up to an offset, so that a start reads the last checkpoint and the log behind it.
-// Version 2:
+// Version 3:
 //
-//	┌──────────┬───────┬────────┬──────────┬───────────┬──────────┬──────────────┬─────────┬─────────┬─────────┐
-//	│ "TCKP" 4 │ ver 1 │ next v │ max time │ epochs n× │ sizes n× │ producers n× │ letters │ aborted │ crc32 4 │
-//	└──────────┴───────┴────────┴──────────┴───────────┴──────────┴──────────────┴─────────┴─────────┴─────────┘
+//	┌──────────┬───────┬────────┬──────────┬───────────┬──────────┬──────────────┬─────────┬─────────┬───────────┬─────────┐
+//	│ "TCKP" 4 │ ver 1 │ next v │ max time │ epochs n× │ sizes n× │ producers n× │ letters │ aborted │ cleaned v │ crc32 4 │
+//	└──────────┴───────┴────────┴──────────┴───────────┴──────────┴──────────────┴─────────┴─────────┴───────────┴─────────┘
 //
 // Between version and checksum all numbers are varints, signed ones in zigzag. next is the
 // log offset that the checkpoint reflects; max time is the largest time of the log (signed)
-// and the base offset of its batch (signed). Each list has its length first:
+// and the base offset of its batch (signed); cleaned is the offset up to which the log was
+// cleaned. Each list has its length first:
 //
 //	epochs     leader epoch, start offset; ascending
 //	sizes      total and step before the length; offset, bytes before it; ascending
@@ -38,10 +39,10 @@ import (
 // The CRC-32C, big-endian, covers all bytes before it.
 //
 // Versions: 1, the first, without transactions: no aborted, and a producer has no coordinator
-// epoch and nothing open. 2 added them.
+// epoch and nothing open. 2 added them. 3 added cleaned, which was 0.
 const (
 	checkpointMagic   = "TCKP"
-	checkpointVersion = 2
+	checkpointVersion = 3
 )
 
 var (
@@ -87,6 +88,7 @@ func appendCheckpoint(dst []byte, s *state) []byte {
 		dst = appendInts(dst, t.stable-before.stable)
 		before = t
 	}
+	dst = appendUints(dst, uint64(s.cleaned))
 	return binary.BigEndian.AppendUint32(dst, crc32.Checksum(dst[start:], castagnoli))
 }
 
@@ -134,6 +136,9 @@ func parseCheckpoint(s *state, src []byte) error {
 	}
 	if version >= 2 {
 		r.aborted(s)
+	}
+	if version >= 3 {
+		s.cleaned = r.offset()
 	}
 	if r.failed || len(r.src) != 0 {
 		return fmt.Errorf("%w: its content does not parse, %d bytes before the end", errCheckpoint, len(r.src))
@@ -225,6 +230,9 @@ func DumpCheckpoint(w io.Writer, data []byte) error {
 	}
 	for _, t := range s.aborted {
 		d.line("  producer %d from offset %d, marker at %d, undecided from %d", t.producer, t.first, t.last, t.stable)
+	}
+	if data[len(checkpointMagic)] >= 3 {
+		d.line("cleaned below offset %d", s.cleaned)
 	}
 	d.line("crc %x", data[len(data)-4:])
 	return d.err

@@ -20,7 +20,16 @@ type TopicConfig struct {
 	Delete          bool  // cleanup.policy has delete: retention applies
 	Compact         bool  // cleanup.policy has compact: every record needs a key
 	MaxMessageBytes int   // largest record batch
-	LogAppendTime   bool  // records get the time of their append
+
+	// Of compaction, in ms: how long tombstones are kept, and from and until which age a record is
+	// compacted; math.MaxInt64 is without end. MinDirtyRatio is which part of the log must not have been cleaned for the
+	// cleaner to begin.
+	DeleteRetention  int64
+	MinCompactionLag int64
+	MaxCompactionLag int64
+	MinDirtyRatio    float64
+
+	LogAppendTime bool // records get the time of their append
 
 	// TimestampBefore and TimestampAfter bound how far, in ms, a producer's time may lie
 	// from the broker's.
@@ -254,10 +263,12 @@ func integer(low, high int64, set func(*TopicConfig, int64)) func(*TopicConfig, 
 	}
 }
 
-func ratio(_ *TopicConfig, v string) error {
-	if f, err := strconv.ParseFloat(v, 64); err != nil || !(f >= 0 && f <= 1) {
+func setDirtyRatio(c *TopicConfig, v string) error {
+	f, err := strconv.ParseFloat(v, 64)
+	if err != nil || !(f >= 0 && f <= 1) {
 		return fmt.Errorf("want a number from 0 to 1")
 	}
+	c.MinDirtyRatio = f
 	return nil
 }
 
@@ -305,12 +316,13 @@ func kafkaKeys() []ConfigKey {
 	const tiers = noEffect + "all data lives in the object store."
 	const maxInt, maxLong = math.MaxInt32, math.MaxInt64
 	return []ConfigKey{
-		key("cleanup.policy", "list", "delete", "delete: retention removes old records. compact: every record needs a key.", setCleanup),
+		key("cleanup.policy", "list", "delete", "delete: retention removes old records. compact: the last record of each key is kept, and every record needs a key.", setCleanup),
 		key("compression.type", "string", "producer", "Codec of the stored batches; producer keeps them as they come.", setCompression),
 		key("compression.gzip.level", "int", "-1", noEffect+"batches are recompressed at the codec's default level.", integer(-1, 9, nil)),
 		key("compression.lz4.level", "int", "9", noEffect+"batches are recompressed at the codec's default level.", integer(1, 17, nil)),
 		key("compression.zstd.level", "int", "3", noEffect+"batches are recompressed at the codec's default level.", integer(-131072, 22, nil)),
-		key("delete.retention.ms", "long", "86400000", "How long compaction keeps tombstones.", integer(0, maxLong, nil)),
+		key("delete.retention.ms", "long", "86400000", "How long compaction keeps tombstones, and the markers of transactions of which it keeps no record.",
+			integer(0, maxLong, func(c *TopicConfig, n int64) { c.DeleteRetention = n })),
 		key("file.delete.delay.ms", "long", "60000", segments, integer(0, maxLong, nil)),
 		key("flush.messages", "long", "9223372036854775807", noEffect+"every acknowledged record is durable.", integer(1, maxLong, nil)),
 		key("flush.ms", "long", "9223372036854775807", noEffect+"every acknowledged record is durable.", integer(0, maxLong, nil)),
@@ -319,7 +331,8 @@ func kafkaKeys() []ConfigKey {
 		key("leader.replication.throttled.replicas", "list", "", replicas, text(nil)),
 		key("local.retention.bytes", "long", "-2", tiers, integer(-2, maxLong, nil)),
 		key("local.retention.ms", "long", "-2", tiers, integer(-2, maxLong, nil)),
-		key("max.compaction.lag.ms", "long", "9223372036854775807", "A record is compacted after this time at the latest.", integer(1, maxLong, nil)),
+		key("max.compaction.lag.ms", "long", "9223372036854775807", "Compaction starts when a record waits for it for so long, whatever min.cleanable.dirty.ratio says.",
+			integer(1, maxLong, func(c *TopicConfig, n int64) { c.MaxCompactionLag = n })),
 		key("max.message.bytes", "int", "1048588", "Largest record batch in bytes, as sent.",
 			integer(0, maxInt, func(c *TopicConfig, n int64) { c.MaxMessageBytes = int(n) })),
 		key("message.downconversion.enable", "boolean", "true", noEffect+"removed in Kafka 4.0.", boolean(func(*TopicConfig, bool) {})),
@@ -331,8 +344,9 @@ func kafkaKeys() []ConfigKey {
 		key("message.timestamp.difference.max.ms", "long", "9223372036854775807", noEffect+"removed in Kafka 4.0, use message.timestamp.before.max.ms and message.timestamp.after.max.ms.",
 			integer(0, maxLong, nil)),
 		key("message.timestamp.type", "string", "CreateTime", "CreateTime: the producer's time. LogAppendTime: the broker's.", setTimestampType),
-		key("min.cleanable.dirty.ratio", "double", "0.5", "Compaction starts when this part of the log is not compacted.", ratio),
-		key("min.compaction.lag.ms", "long", "0", "A record is not compacted before this time.", integer(0, maxLong, nil)),
+		key("min.cleanable.dirty.ratio", "double", "0.5", "Compaction starts when this part of the log is not compacted.", setDirtyRatio),
+		key("min.compaction.lag.ms", "long", "0", "A record is not compacted before this time.",
+			integer(0, maxLong, func(c *TopicConfig, n int64) { c.MinCompactionLag = n })),
 		key("min.insync.replicas", "int", "1", replicas, integer(1, maxInt, nil)),
 		key("preallocate", "boolean", "false", segments, boolean(func(*TopicConfig, bool) {})),
 		key("remote.log.copy.disable", "boolean", "false", tiers, boolean(func(*TopicConfig, bool) {})),

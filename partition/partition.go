@@ -33,24 +33,27 @@ import (
 
 // Partition is a partition that this node leads. It is safe for concurrent use.
 type Partition struct {
-	topic   string
-	topicID uuid.UUID
-	index   int32
-	epoch   int32
-	set     *Set
-	slog    *slog.Logger
-	meta    *streamstore.Stream
-	log     *streamstore.Stream
-	config  atomic.Pointer[TopicConfig]
+	topic    string
+	topicID  uuid.UUID
+	index    int32
+	epoch    int32
+	internal bool // of an internal topic
+	set      *Set
+	slog     *slog.Logger
+	meta     *streamstore.Stream
+	log      *streamstore.Stream
+	config   atomic.Pointer[TopicConfig]
 	// retainAt is when retention by time is due next, in ms.
 	retainAt atomic.Int64
+	turn     cleanerTurn
 
 	appends       gate // held while a batch is checked, placed and applied: the order of offsets
 	checkpointing gate // held while a checkpoint is written or the log trimmed
 
 	// guarded by checkpointing
-	checkpointed int64 // log offset of the last checkpoint
-	metaBytes    int64 // size of the meta stream
+	checkpointed          int64 // log offset of the last checkpoint
+	checkpointedCleanings int   // that are in it
+	metaBytes             int64 // size of the meta stream
 
 	mu            sync.Mutex
 	state         *state            // guarded by mu; written only with appends held
@@ -62,6 +65,7 @@ type Partition struct {
 	answering     bool              // guarded by mu; done of an earlier append is running
 	subscribers   []chan<- struct{} // guarded by mu
 	hold          holdState         // guarded by mu
+	cleanings     int               // guarded by mu; passes of the cleaner that are noted in state
 	due           bool              // guarded by mu; a checkpoint is asked for
 	uncheckpoint  int64             // guarded by mu; bytes since the last checkpoint
 }
@@ -112,7 +116,7 @@ func (g gate) leave() { <-g }
 
 func newPartition(s *Set, t metadata.Topic, p metadata.Partition, meta, log *streamstore.Stream, cfg TopicConfig) *Partition {
 	part := &Partition{
-		topic: t.Name, topicID: t.ID, index: p.Index, epoch: p.LeaderEpoch, set: s,
+		topic: t.Name, topicID: t.ID, index: p.Index, epoch: p.LeaderEpoch, internal: t.Internal, set: s,
 		slog: s.log.With("topic", t.Name, "partition", p.Index),
 		meta: meta, log: log, appends: newGate(), checkpointing: newGate(),
 	}
@@ -218,14 +222,14 @@ func (p *Partition) checkpointLocked(ctx context.Context) error {
 		return err
 	}
 	p.mu.Lock()
-	if p.closed != nil || p.state.next == p.checkpointed {
+	if p.closed != nil || p.state.next == p.checkpointed && p.cleanings == p.checkpointedCleanings {
 		p.due = false
 		p.mu.Unlock()
 		p.appends.leave()
 		return nil
 	}
 	p.state.expire(p.now() - p.set.cfg.ProducerExpiry.Milliseconds())
-	next := p.state.next
+	next, cleanings := p.state.next, p.cleanings
 	payload := appendCheckpoint(nil, p.state)
 	p.due, p.uncheckpoint = false, 0
 	p.mu.Unlock()
@@ -246,7 +250,7 @@ func (p *Partition) checkpointLocked(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	p.checkpointed = next
+	p.checkpointed, p.checkpointedCleanings = next, cleanings
 	p.metaBytes += int64(len(payload))
 	return p.trimMeta(ctx, int64(len(payload)))
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/record"
 	"github.com/tabletopic/tabletopic/streamstore"
 )
@@ -56,8 +57,17 @@ func (p *Partition) Load(ctx context.Context, from int64, maxBytes int) error {
 }
 
 func (p *Partition) read(from int64, isolation Isolation, fetch func(bound int64) ([]streamstore.RecordBatch, error)) (ReadResult, error) {
+	for {
+		r, err := p.readOnce(from, isolation, fetch)
+		if err != errCleaned {
+			return r, err
+		}
+	}
+}
+
+func (p *Partition) readOnce(from int64, isolation Isolation, fetch func(bound int64) ([]streamstore.RecordBatch, error)) (ReadResult, error) {
 	p.mu.Lock()
-	closed, o := p.closed, p.offsetsLocked()
+	closed, o, cleanings := p.closed, p.offsetsLocked(), p.cleanings
 	p.mu.Unlock()
 	r := ReadResult{HighWatermark: o.HighWatermark, LastStableOffset: o.LastStable, LogStartOffset: o.LogStart}
 	if closed != nil {
@@ -88,10 +98,16 @@ func (p *Partition) read(from int64, isolation Isolation, fetch func(bound int64
 			return ReadResult{HighWatermark: r.HighWatermark, LastStableOffset: r.LastStableOffset, LogStartOffset: start},
 				fmt.Errorf("read %s from %d, it begins at %d now: %w", p, from, start, ErrOffsetOutOfRange)
 		}
+		if p.cleanings != cleanings && !invariant.Off("clean-read-again") {
+			return r, errCleaned // these batches may have aborted records that are not known as such any more
+		}
 		r.Aborted = p.state.abortedIn(from, r.Batches[n-1].NextOffset())
 	}
 	return r, nil
 }
+
+// errCleaned says that the log was cleaned while it was read.
+var errCleaned = errors.New("cleaned meanwhile")
 
 // OffsetForTimestamp returns offset and time of the first record whose time is ts or later;
 // −1, −1 if there is none.

@@ -33,6 +33,11 @@ type Config struct {
 	ProducerExpiry time.Duration
 	// RetentionInterval is how often retention is applied. 30 s if zero, never if negative.
 	RetentionInterval time.Duration
+	// CleanerInterval is how often the partitions of compacted topics are looked at. 15 s if zero, never if negative.
+	CleanerInterval time.Duration
+	// CleanerDedupeBytes bounds the memory for the keys of a pass of the cleaner, 32 bytes each: more
+	// keys take several passes. 64 MiB if zero.
+	CleanerDedupeBytes int64
 	// MaxPartitions bounds the partitions of one topic. 10,000 if zero.
 	MaxPartitions int
 	// MaxUncompressedBytes is how much one batch may decompress to. 128 MiB if zero.
@@ -67,6 +72,8 @@ func (c *Config) setDefaults() {
 	setDefault(&c.MaxProducers, 10_000)
 	setDefault(&c.ProducerExpiry, 24*time.Hour)
 	setDefault(&c.RetentionInterval, 30*time.Second)
+	setDefault(&c.CleanerInterval, 15*time.Second)
+	setDefault(&c.CleanerDedupeBytes, 64<<20)
 	setDefault(&c.MaxPartitions, 10_000)
 	setDefault(&c.MaxUncompressedBytes, record.DefaultLimit)
 	setDefault(&c.Readers, runtime.GOMAXPROCS(0))
@@ -86,6 +93,7 @@ func (c *Config) validate() error {
 		value int64
 	}{
 		{"CheckpointBytes", c.CheckpointBytes}, {"RecoverParallel", int64(c.RecoverParallel)}, {"MaxProducers", int64(c.MaxProducers)},
+		{"CleanerDedupeBytes", c.CleanerDedupeBytes},
 		{"ProducerExpiry", int64(c.ProducerExpiry)}, {"MaxPartitions", int64(c.MaxPartitions)},
 		{"MaxUncompressedBytes", int64(c.MaxUncompressedBytes)}, {"Readers", int64(c.Readers)},
 		{"FollowInterval", int64(c.FollowInterval)}, {"ProbeInterval", int64(c.ProbeInterval)},
@@ -108,6 +116,7 @@ type Set struct {
 	readers     chan *record.Reader
 	validating  chan *record.Reader // of topics that ask the registry, so that others never wait for it
 	checkpoints chan *Partition     // asked for; when full, a partition asks again later
+	metrics     *setMetrics
 	ctx         context.Context
 	cancel      context.CancelCauseFunc
 	loops       sync.WaitGroup
@@ -144,7 +153,7 @@ func OpenSet(ctx context.Context, cfg Config, store *streamstore.Store, meta *me
 		return nil, err
 	}
 	s := &Set{
-		cfg: cfg, store: store, meta: meta, log: log,
+		cfg: cfg, store: store, meta: meta, log: log, metrics: newSetMetrics(),
 		readers: make(chan *record.Reader, cfg.Readers), validating: make(chan *record.Reader, cfg.Readers), checkpoints: make(chan *Partition, 1024), admin: newGate(),
 		topics: map[string]*topic{}, byID: map[uuid.UUID]*topic{}, last: newEvent(),
 		unfinished: map[uuid.UUID]int{}, poke: make(chan struct{}, 1),
@@ -167,6 +176,7 @@ func OpenSet(ctx context.Context, cfg Config, store *streamstore.Store, meta *me
 	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	s.loops.Go(s.checkpointLoop)
 	s.loops.Go(s.retentionLoop)
+	s.loops.Go(s.cleanLoop)
 	s.loops.Go(s.followLoop)
 	s.loops.Go(s.probeLoop)
 	return s, nil

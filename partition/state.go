@@ -31,6 +31,7 @@ type state struct {
 	epochs         []epochStart
 	letters        map[letterSource]int64 // last source offset accepted
 	sizes          sizeIndex
+	cleaned        int64 // the last pass of the cleaner went over what is below
 
 	maxProducers int
 	reader       record.Reader // for dead letters and markers

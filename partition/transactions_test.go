@@ -1,6 +1,7 @@
 package partition
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -40,8 +41,16 @@ func appendMarker(t testing.TB, p *Partition, m record.Marker, bumped bool) {
 	}
 }
 
-// readCommitted reads from an offset on as KIP-98 tells a consumer to, about size bytes at a time.
 func readCommitted(t testing.TB, p *Partition, from int64, size int) (values []string) {
+	t.Helper()
+	for _, r := range committed(t, p, from, size) {
+		values = append(values, string(r.Value))
+	}
+	return values
+}
+
+// committed reads from an offset on as KIP-98 tells a consumer to, about size bytes at a time.
+func committed(t testing.TB, p *Partition, from int64, size int) (records []record.Record) {
 	t.Helper()
 	for {
 		res, err := p.Read(context.Background(), from, size, ReadCommitted)
@@ -49,12 +58,15 @@ func readCommitted(t testing.TB, p *Partition, from int64, size int) (values []s
 			t.Fatal(err)
 		}
 		if len(res.Batches) == 0 {
-			return values
+			return records
 		}
 		open := map[int64]bool{}
 		aborted := res.Aborted
 		var r record.Reader
 		for _, b := range res.Batches {
+			if err := b.Check(); err != nil {
+				t.Fatal(err)
+			}
 			for len(aborted) > 0 && aborted[0].FirstOffset <= b.LastOffset() {
 				open[aborted[0].ProducerID] = true
 				aborted = aborted[1:]
@@ -77,7 +89,8 @@ func readCommitted(t testing.TB, p *Partition, from int64, size int) (values []s
 						t.Fatal(err)
 					}
 					if rec.Offset >= from {
-						values = append(values, string(rec.Value))
+						rec.Key, rec.Value, rec.Headers = bytes.Clone(rec.Key), bytes.Clone(rec.Value), nil
+						records = append(records, rec)
 					}
 				}
 			}

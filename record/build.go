@@ -112,19 +112,23 @@ func finish(dst []byte, start int) ([]byte, error) {
 func appendRecords(dst []byte, records []Record) []byte {
 	for i := range records {
 		r := &records[i]
-		timeDelta := r.Timestamp - records[0].Timestamp
-		dst = appendVarint(dst, int64(recordSize(r, timeDelta, int64(i))))
-		dst = append(dst, 0) // attributes
-		dst = appendVarint(dst, timeDelta)
-		dst = appendVarint(dst, int64(i))
-		dst = appendNullable(dst, r.Key)
-		dst = appendNullable(dst, r.Value)
-		dst = appendVarint(dst, int64(len(r.Headers)))
-		for _, h := range r.Headers {
-			dst = appendVarint(dst, int64(len(h.Key)))
-			dst = append(dst, h.Key...)
-			dst = appendNullable(dst, h.Value)
-		}
+		dst = appendRecord(dst, r, r.Timestamp-records[0].Timestamp, int64(i))
+	}
+	return dst
+}
+
+func appendRecord(dst []byte, r *Record, timeDelta, offsetDelta int64) []byte {
+	dst = appendVarint(dst, int64(recordSize(r, timeDelta, offsetDelta)))
+	dst = append(dst, 0) // attributes
+	dst = appendVarint(dst, timeDelta)
+	dst = appendVarint(dst, offsetDelta)
+	dst = appendNullable(dst, r.Key)
+	dst = appendNullable(dst, r.Value)
+	dst = appendVarint(dst, int64(len(r.Headers)))
+	for _, h := range r.Headers {
+		dst = appendVarint(dst, int64(len(h.Key)))
+		dst = append(dst, h.Key...)
+		dst = appendNullable(dst, h.Value)
 	}
 	return dst
 }
@@ -161,4 +165,51 @@ func nullableSize(b []byte) int {
 		return 1
 	}
 	return varintSize(int64(len(b))) + len(b)
+}
+
+// AppendFiltered appends to dst the batch b with those of its records that are given, in order, with
+// the offsets and times that they have there. What the header says of offsets, sequence numbers and the producer stays.
+// deleteHorizon is the time from which the tombstones, or the marker, in it may go (KIP-534), in ms; −1 leaves what b
+// says of that. There must be at least one record.
+func AppendFiltered(dst []byte, b Batch, records []Record, deleteHorizon int64) ([]byte, error) {
+	start := len(dst)
+	dst = append(dst, b[:HeaderSize]...)
+	h := Batch(dst[start:])
+	if deleteHorizon >= 0 {
+		binary.BigEndian.PutUint16(h[attributesAt:], uint16(b.Attributes()|deleteHorizonBit))
+		binary.BigEndian.PutUint64(h[baseTimestampAt:], uint64(deleteHorizon))
+	}
+	binary.BigEndian.PutUint32(h[countAt:], uint32(len(records)))
+	latest := int64(-1)
+	for i := range records {
+		latest = max(latest, records[i].Timestamp)
+	}
+	binary.BigEndian.PutUint64(h[maxTimestampAt:], uint64(latest))
+	baseOffset, baseTime := b.BaseOffset(), h.BaseTimestamp()
+	buf := bodyPool.Get().(*[]byte)
+	defer bodyPool.Put(buf)
+	body := (*buf)[:0]
+	for i := range records {
+		r := &records[i]
+		body = appendRecord(body, r, r.Timestamp-baseTime, r.Offset-baseOffset)
+	}
+	if cap(body) <= keepBuffer {
+		*buf = body
+	}
+	dst, err := appendCompressed(dst, b.Codec(), body)
+	if err != nil {
+		return nil, err
+	}
+	return finish(dst, start)
+}
+
+// AppendEmpty appends to dst a batch without records that spans count offsets from base on.
+func AppendEmpty(dst []byte, base int64, count, leaderEpoch int32) []byte {
+	start := len(dst)
+	dst = appendHeader(dst, BatchOptions{BaseOffset: base, LeaderEpoch: leaderEpoch}, []Record{{Timestamp: -1}})
+	h := Batch(dst[start:])
+	binary.BigEndian.PutUint32(h[lastOffsetDeltaAt:], uint32(count-1))
+	binary.BigEndian.PutUint32(h[countAt:], 0)
+	dst, _ = finish(dst, start) // it is not too large
+	return dst
 }

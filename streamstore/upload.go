@@ -162,12 +162,20 @@ func (u *uploader) trim(ctx context.Context) {
 	}
 }
 
-// settled returns when what metadata does not name any more may be deleted.
-func (s *Store) settled(ctx context.Context) error {
-	if s.cfg.Settled == nil || invariant.Off("delete-settled") {
+// Settled returns when metadata as it is now survives the loss of its database; see [Config].
+func (s *Store) Settled(ctx context.Context) error {
+	if s.cfg.Settled == nil {
 		return nil
 	}
 	return s.cfg.Settled(ctx)
+}
+
+// settled returns when what metadata does not name any more may be deleted.
+func (s *Store) settled(ctx context.Context) error {
+	if invariant.Off("delete-settled") {
+		return nil
+	}
+	return s.Settled(ctx)
 }
 
 // flush archives what the cache holds and returns when it is committed.

@@ -1,0 +1,323 @@
+package partition
+
+import (
+	"context"
+	"errors"
+	"math"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tabletopic/tabletopic/internal/invariant"
+	"github.com/tabletopic/tabletopic/record"
+	"github.com/tabletopic/tabletopic/streamstore"
+)
+
+// The cleaner compacts topics by key, one partition at a time: it decides when and up to where, and
+// [cleaning] what stays. The settings are Kafka's. What there is called the active segment, which is
+// never cleaned, is here what does not lie in objects of the partition's own yet.
+
+const (
+	// separateFactor is how much more than the dirty bytes of a partition may be rewritten of
+	// objects that it shares with others, to get its part out of them before the clock does.
+	separateFactor = 16
+	separateFloor  = 1 << 20
+	// maxCleanWait is the longest wait, in cleaner intervals, for a partition that looked dirty and could
+	// not be cleaned: each look asks metadata, and may read an index.
+	maxCleanWait = 40
+)
+
+// cleanerTurn is when the cleaner looks at a partition again. It belongs to the cleaner's goroutine.
+type cleanerTurn struct {
+	at     time.Time
+	wait   time.Duration
+	failed bool
+}
+
+// cleanLoop cleans one partition after another, until the set closes.
+func (s *Set) cleanLoop() {
+	if s.cfg.CleanerInterval < 0 {
+		return
+	}
+	ticker := time.NewTicker(s.cfg.CleanerInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-s.ctx.Done():
+			return
+		}
+		s.mu.RLock()
+		all := s.allLocked()
+		s.mu.RUnlock()
+		failed := 0
+		for _, p := range all {
+			if now := time.Now(); !now.Before(p.turn.at) && s.ctx.Err() == nil {
+				p.cleanInTurn(s.ctx, now)
+			}
+			if p.turn.failed {
+				failed++
+			}
+		}
+		s.metrics.cleanFailing.Set(float64(failed))
+	}
+}
+
+// cleanInTurn cleans a partition if it is time, and says when it is looked at next.
+func (p *Partition) cleanInTurn(ctx context.Context, now time.Time) {
+	outcome, err := p.clean(ctx, now)
+	p.turn.failed = err != nil
+	if err != nil && ctx.Err() == nil {
+		p.slog.Warn("cleaning stopped, trying again later", "err", err)
+	}
+	if err == nil && outcome != cleanNotYet {
+		p.turn = cleanerTurn{}
+		return
+	}
+	every := p.set.cfg.CleanerInterval
+	p.turn.wait = min(max(2*p.turn.wait, every), maxCleanWait*every)
+	p.turn.at = now.Add(p.turn.wait)
+}
+
+// cleanOutcome is how a look at a partition ended.
+type cleanOutcome int
+
+const (
+	cleanNothing cleanOutcome = iota // it is not dirty, which is known without asking anybody
+	cleanNotYet                      // it is dirty, but may not be cleaned yet
+	cleanDone
+)
+
+// clean makes one pass over the log if the topic is compacted and enough of it is dirty, or too old.
+func (p *Partition) clean(ctx context.Context, now time.Time) (cleanOutcome, error) {
+	cfg := p.config.Load()
+	if !cfg.Compact || p.internal { // the shards of internal topics trim them, behind a snapshot
+		return cleanNothing, nil
+	}
+	start, from, end := p.dirty(cfg)
+	if end <= from {
+		return cleanNothing, nil
+	}
+	overdue, err := p.overdue(ctx, cfg, from, end, now)
+	if err != nil || !overdue && p.dirtyRatio(from, end) < cfg.MinDirtyRatio {
+		return cleanNothing, err
+	}
+	if cfg.MinCompactionLag > 0 {
+		if end, err = p.agedOffset(ctx, now.UnixMilli()-cfg.MinCompactionLag, end); err != nil {
+			return cleanNotYet, err
+		}
+	}
+	if end, err = p.separate(ctx, start, from, end, overdue); err != nil || end <= from {
+		return cleanNotYet, err
+	}
+	if !overdue && p.dirtyRatio(from, end) < cfg.MinDirtyRatio {
+		return cleanNotYet, nil
+	}
+	began := time.Now()
+	c, err := p.cleanPass(ctx, cfg, start, from, end, now)
+	if err != nil {
+		return cleanNotYet, streamError(err)
+	}
+	p.set.metrics.cleaned(c, time.Since(began))
+	p.slog.Debug("cleaned", "from", from, "to", c.end, "removed", c.removed, "bytes", c.before, "left", c.sizes.total)
+	return cleanDone, nil
+}
+
+// dirty returns the log start, and the offsets from and to which records may be cleaned that were
+// not: not beyond what is decided by transactions, and what the table has.
+func (p *Partition) dirty(cfg *TopicConfig) (start, from, end int64) {
+	hold, held := p.holdOffset(cfg)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	o := p.offsetsLocked()
+	if p.closed != nil {
+		return o.LogStart, 0, 0
+	}
+	end = o.LastStable
+	if invariant.Off("clean-stable") {
+		end = o.HighWatermark
+	}
+	if held && !invariant.Off("clean-hold") {
+		end = min(end, hold)
+	}
+	return o.LogStart, max(p.state.cleaned, o.LogStart), end
+}
+
+// overdue reports whether a record that was not cleaned is older than max.compaction.lag.ms.
+func (p *Partition) overdue(ctx context.Context, cfg *TopicConfig, from, end int64, now time.Time) (bool, error) {
+	if cfg.MaxCompactionLag == math.MaxInt64 {
+		return false, nil
+	}
+	aged, err := p.agedOffset(ctx, now.UnixMilli()-cfg.MaxCompactionLag, end)
+	return aged > from, err
+}
+
+// dirtyRatio is which part of the bytes below end lies from an offset on.
+func (p *Partition) dirtyRatio(from, end int64) float64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	x := &p.state.sizes
+	rest := x.behind(end)
+	if all := x.size() - rest; all > 0 {
+		return float64(x.behind(from)-rest) / float64(all)
+	}
+	return 1
+}
+
+// separate returns up to where the log lies in objects of its own, after it has moved there what
+// others share the objects of, if that is worth it.
+func (p *Partition) separate(ctx context.Context, start, from, end int64, overdue bool) (int64, error) {
+	own, err := p.log.Separated(ctx, start, end)
+	if err != nil || own == end {
+		return own, streamError(err)
+	}
+	budget := int64(math.MaxInt64)
+	if !overdue {
+		p.mu.Lock()
+		budget = max(separateFloor, separateFactor*p.state.sizes.behind(from))
+		p.mu.Unlock()
+	}
+	if err := p.log.Separate(ctx, end, budget); err != nil {
+		return own, streamError(err)
+	}
+	own, err = p.log.Separated(ctx, start, end)
+	return own, streamError(err)
+}
+
+// errKeysFull ends the look at keys when there is no memory for more.
+var errKeysFull = errors.New("no room for more keys")
+
+// cleanPass cleans what lies below end, as far as there is room for the keys from an offset on. The order of its
+// steps is what makes a crash harmless at any point. What the batches say of producers and dead
+// letters is in a checkpoint first, and so is that readers are told of no transaction any more whose marker may go.
+// Only once metadata cannot lose what was rewritten, and no read meets what was there before, are they
+// not told of the transactions whose records are gone.
+func (p *Partition) cleanPass(ctx context.Context, cfg *TopicConfig, start, from, end int64, now time.Time) (*cleaning, error) {
+	if err := p.checkpointUpTo(ctx, end); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	aborted := append([]abortedTransaction(nil), p.state.aborted...)
+	p.mu.Unlock()
+	keys := int(min(p.set.cfg.CleanerDedupeBytes/keySlotBytes*3/4, end-from))
+	c := newCleaning(end, now.UnixMilli(), cfg.DeleteRetention, keys, aborted, &record.Reader{Limit: p.set.cfg.MaxUncompressedBytes})
+	err := p.log.Scan(ctx, from, end, func(batches []streamstore.RecordBatch) error {
+		for _, b := range batches {
+			if room, err := c.index(record.Batch(b.Payload), from); err != nil || !room {
+				return errors.Join(err, errKeysFull)
+			}
+		}
+		return p.Err()
+	})
+	if err != nil && !(errors.Is(err, errKeysFull) && c.end < end) {
+		return nil, err
+	}
+	err = p.log.Rewrite(ctx, start, c.end, func(batches []streamstore.RecordBatch) ([]streamstore.RecordBatch, bool, error) {
+		if err := p.Err(); err != nil {
+			return nil, false, err
+		}
+		return c.clean(batches)
+	})
+	if err == nil && !invariant.Off("clean-settled") {
+		err = p.set.store.Settled(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	old := p.log.Refresh(c.end)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cleanings++
+	p.state.clean(c.end, old, c.sizes, c.before)
+	return c, nil
+}
+
+// checkpointUpTo makes sure that a checkpoint holds what is known of the log up to an offset, and
+// what cleaning changed.
+func (p *Partition) checkpointUpTo(ctx context.Context, end int64) error {
+	if err := p.checkpointing.enter(ctx); err != nil {
+		return err
+	}
+	defer p.checkpointing.leave()
+	p.mu.Lock()
+	changed := p.cleanings != p.checkpointedCleanings
+	p.mu.Unlock()
+	if p.checkpointed >= end && !changed || invariant.Off("clean-checkpointed") {
+		return nil
+	}
+	return p.checkpointLocked(ctx)
+}
+
+// clean notes that what is below end was cleaned: so many bytes before are as sizes say now. Reads may still
+// get what was there before from the offset old on.
+func (s *state) clean(end, old int64, left sizeIndex, before int64) {
+	s.cleaned = max(s.cleaned, end)
+	s.sizes.replace(end, left, before)
+	s.trimAborted(min(end, old))
+}
+
+// behind is about how many bytes lie from an offset on.
+func (x *sizeIndex) behind(offset int64) int64 {
+	n := x.size()
+	for _, m := range x.marks {
+		if m.offset > offset {
+			break
+		}
+		n = x.total - m.before
+	}
+	return n
+}
+
+// replace makes what lies below end, until now so many bytes before, what left says.
+func (x *sizeIndex) replace(end int64, left sizeIndex, before int64) {
+	rest := max(0, x.size()-before)
+	out := sizeIndex{marks: append(left.marks, sizeMark{end, left.total}), total: left.total + rest, step: max(left.step, x.step)}
+	for _, m := range x.marks {
+		if m.offset > end {
+			out.marks = append(out.marks, sizeMark{m.offset, max(left.total, out.total-(x.total-m.before))})
+		}
+	}
+	for len(out.marks) > maxSizeMarks/2 {
+		n := 0
+		for i := 0; i < len(out.marks); i += 2 {
+			out.marks[n] = out.marks[i]
+			n++
+		}
+		out.marks = out.marks[:n]
+	}
+	*x = out
+}
+
+// setMetrics are what a set counts.
+type setMetrics struct {
+	cleanSeconds prometheus.Histogram
+	cleanRemoved prometheus.Counter
+	cleanBytes   *prometheus.CounterVec
+	cleanFailing prometheus.Gauge
+}
+
+func newSetMetrics() *setMetrics {
+	return &setMetrics{
+		cleanSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "tabletopic_cleaner_pass_seconds",
+			Help: "Time of a pass over a partition of a compacted topic.", Buckets: prometheus.ExponentialBuckets(0.01, 4, 9)}),
+		cleanRemoved: prometheus.NewCounter(prometheus.CounterOpts{Name: "tabletopic_cleaner_removed_records_total",
+			Help: "Records and markers that the cleaner of compacted topics removed."}),
+		cleanBytes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tabletopic_cleaner_bytes_total",
+			Help: "Bytes of record batches that passes went over: before, and after."}, []string{"when"}),
+		cleanFailing: prometheus.NewGauge(prometheus.GaugeOpts{Name: "tabletopic_cleaner_failing_partitions",
+			Help: "Partitions of compacted topics whose last pass failed: the log says why."}),
+	}
+}
+
+func (m *setMetrics) cleaned(c *cleaning, took time.Duration) {
+	m.cleanSeconds.Observe(took.Seconds())
+	m.cleanRemoved.Add(float64(c.removed))
+	m.cleanBytes.WithLabelValues("before").Add(float64(c.before))
+	m.cleanBytes.WithLabelValues("after").Add(float64(c.sizes.total))
+}
+
+// Collectors returns the metrics of the set.
+func (s *Set) Collectors() []prometheus.Collector {
+	m := s.metrics
+	return []prometheus.Collector{m.cleanSeconds, m.cleanRemoved, m.cleanBytes, m.cleanFailing}
+}
