@@ -81,6 +81,8 @@ type Config struct {
 	CleanupBytes       int64
 
 	RetentionInterval time.Duration
+	CleanerInterval   time.Duration
+	CleanerDedupe     int64
 
 	TransactionMaxTimeout     time.Duration
 	TransactionalIDExpiration time.Duration
@@ -135,7 +137,7 @@ func (c *Config) Fields() []Field {
 		LogCache: 256 << 20, BlockCache: 64 << 20, ReadAhead: 16 << 20, ReadInflight: 32, UploadBytes: 64 << 20, UploadStreams: 20_000, UploadInterval: time.Minute,
 		CompactionInterval: 5 * time.Minute, CompactionMinor: 10 * time.Minute, CompactionMajor: time.Hour, CompactionMemory: 200 << 20,
 		CompactionObjects: 500, CompactionRate: 32 << 20, CompactionSplit: 8 << 20, ForceSplit: 2 * time.Hour, MinorBytes: 8 << 20, MajorBytes: 10 << 30,
-		CleanupInterval: time.Minute, CleanupBytes: 512 << 20, RetentionInterval: 30 * time.Second, CleanInterval: time.Minute,
+		CleanupInterval: time.Minute, CleanupBytes: 512 << 20, RetentionInterval: 30 * time.Second, CleanerInterval: 15 * time.Second, CleanerDedupe: 64 << 20, CleanInterval: time.Minute,
 		DeleteGrace: 10 * time.Minute, SweepInterval: 24 * time.Hour, SweepGrace: 6 * time.Hour,
 		TransactionMaxTimeout: 15 * time.Minute, TransactionalIDExpiration: 7 * 24 * time.Hour, ProducerIDExpiration: 24 * time.Hour,
 		AutoCreateTopics: true, DefaultPartitions: 1, MaxRequestBytes: 100 << 20, MaxConnections: 10_000, MaxSessionPartitions: 200_000,
@@ -205,6 +207,8 @@ func (c *Config) Fields() []Field {
 		{"compaction-cleanup-interval", &c.CleanupInterval, "how often linked objects that were trimmed are let go"},
 		{"compaction-cleanup-bytes", &c.CleanupBytes, "trimmed data that an index must link before it is written anew, in bytes"},
 		{"retention-check-interval", &c.RetentionInterval, "how often records that are older or more than retention allows are let go"},
+		{"log-cleaner-interval", &c.CleanerInterval, "how often partitions of compacted topics are looked at: is enough of them dirty to be cleaned"},
+		{"log-cleaner-dedupe-bytes", &c.CleanerDedupe, "memory for the keys of a pass over a compacted partition, 32 bytes each; more keys take several passes"},
 		{"transaction-max-timeout", &c.TransactionMaxTimeout, "longest transaction.timeout.ms that a producer may ask for (Kafka's transaction.max.timeout.ms)"},
 		{"transactional-id-expiration", &c.TransactionalIDExpiration, "how long a transactional.id without a transaction is known (Kafka's transactional.id.expiration.ms)"},
 		{"producer-id-expiration", &c.ProducerIDExpiration, "how long a partition knows a producer that appends nothing to it (Kafka's producer.id.expiration.ms)"},
@@ -321,6 +325,8 @@ func (c *Config) bounds() error {
 		within("compaction-cleanup-interval", c.CleanupInterval, tick, long),
 		within("compaction-cleanup-bytes", c.CleanupBytes, 1, large),
 		within("retention-check-interval", c.RetentionInterval, tick, long),
+		within("log-cleaner-interval", c.CleanerInterval, tick, long),
+		within("log-cleaner-dedupe-bytes", c.CleanerDedupe, 1<<10, large),
 		within("transaction-max-timeout", c.TransactionMaxTimeout, tick, long),
 		within("transactional-id-expiration", c.TransactionalIDExpiration, tick, long),
 		within("producer-id-expiration", c.ProducerIDExpiration, tick, long),

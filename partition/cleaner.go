@@ -297,7 +297,7 @@ type setMetrics struct {
 }
 
 func newSetMetrics() *setMetrics {
-	return &setMetrics{
+	m := &setMetrics{
 		cleanSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "tabletopic_cleaner_pass_seconds",
 			Help: "Time of a pass over a partition of a compacted topic.", Buckets: prometheus.ExponentialBuckets(0.01, 4, 9)}),
 		cleanRemoved: prometheus.NewCounter(prometheus.CounterOpts{Name: "tabletopic_cleaner_removed_records_total",
@@ -307,6 +307,10 @@ func newSetMetrics() *setMetrics {
 		cleanFailing: prometheus.NewGauge(prometheus.GaugeOpts{Name: "tabletopic_cleaner_failing_partitions",
 			Help: "Partitions of compacted topics whose last pass failed: the log says why."}),
 	}
+	for _, when := range []string{"before", "after"} {
+		m.cleanBytes.WithLabelValues(when)
+	}
+	return m
 }
 
 func (m *setMetrics) cleaned(c *cleaning, took time.Duration) {
