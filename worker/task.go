@@ -795,14 +795,18 @@ func (w *Worker) sealLane(l *lane) {
 	before, after := g.letters, make(chan struct{})
 	g.letters = after
 	g.tasks.Go(func() {
-		if invariant.Off("letters-before-answer") {
-			g.tasks.Go(func() { _ = w.writeLetters(g.ctx, l, before); close(after) })
-		} else if w.writeLetters(g.ctx, l, before) != nil {
-			return
-		} else {
+		if w.writeLetters(g.ctx, l, before) == nil {
 			close(after)
 		}
+	})
+	g.tasks.Go(func() {
 		out, err := w.write(g.ctx, l, f.File)
+		if err == nil && !invariant.Off("letters-before-answer") {
+			select {
+			case <-after:
+			case <-g.ctx.Done():
+			}
+		}
 		if g.ctx.Err() != nil {
 			return
 		}
@@ -830,25 +834,33 @@ func (w *Worker) writeLetters(ctx context.Context, l *lane, before <-chan struct
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	appends, ctx := errgroup.WithContext(ctx)
+	appends.SetLimit(maxPuts)
 	for _, p := range sortedKeys(l.letters) {
-		for {
-			err := w.dead.Append(ctx, p, l.letters[p])
-			if err == nil {
-				break
-			}
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-			w.log.Warn("dead letters not written; the commit waits", "partition", p, "error", err)
-			if err := sleep(ctx, w.cfg.Retry); err != nil {
-				return err
-			}
-		}
+		appends.Go(func() error { return w.appendLetters(ctx, p, l.letters[p]) })
 	}
-	return nil
+	return appends.Wait()
 }
 
-// maxPuts is how many files of a lane are on their way to the store at a time.
+// appendLetters appends the dead letters of a partition until they are durable, or ctx ends.
+func (w *Worker) appendLetters(ctx context.Context, partition int32, letters []Letter) error {
+	for {
+		err := w.dead.Append(ctx, partition, letters)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		w.log.Warn("dead letters not written; the commit waits", "partition", partition, "error", err)
+		if err := sleep(ctx, w.cfg.Retry); err != nil {
+			return err
+		}
+	}
+}
+
+// maxPuts is how many files of a lane are on their way to the store at a time, and how many
+// partitions' dead letters to their log.
 const maxPuts = 8
 
 // write ends the files of a lane and PUTs them, after the journal has their names.
