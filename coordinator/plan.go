@@ -47,7 +47,9 @@ func RulesOf(cfg Config, t *table.Table) (parquetio.Rules, error) {
 	text, has := t.Properties()[keyMapping]
 	if _, filled := t.Properties()[keyState]; !has && !filled || invariant.Off("mapping-of-the-table") {
 		rules := cfg.Rules
-		rules.Nanos = rules.Nanos && t.Metadata().Version() >= 3 // somebody else made it
+		if t.Metadata().Version() < 3 { // somebody else made it
+			rules.Nanos, rules.Variant, rules.Defaults = false, false, false
+		}
 		return rules, nil
 	}
 	return parquetio.ParseRules(text)

@@ -15,16 +15,23 @@ import (
 
 // CheckSettings refuses settings that no table can follow.
 func CheckSettings(t partition.TableConfig) error {
-	if _, err := parquetio.ParseEngines(t.Engines); err != nil {
+	engines, err := parquetio.ParseEngines(t.Engines)
+	if err == nil {
+		err = engines.CheckFormat(t.FormatVersion)
+	}
+	if err != nil {
 		return fmt.Errorf("table.topic.engine.profile: %w", err)
 	}
 	return checkWriteProperties(t.Properties)
 }
 
-// CheckEngines refuses a value of table.topic.engine.profile for which a table has columns that
-// cannot be read.
+// CheckEngines refuses a value of table.topic.engine.profile for which a table has columns, or a format
+// version, that cannot be read.
 func CheckEngines(list string, t *table.Table) error {
 	engines, err := parquetio.ParseEngines(list)
+	if err == nil {
+		err = engines.CheckFormat(t.Metadata().Version())
+	}
 	if err == nil {
 		err = engines.Check(t.Schema())
 	}

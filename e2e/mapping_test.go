@@ -81,8 +81,8 @@ func TestMigrateMapping(t *testing.T) {
 	}
 	alter("table.topic.on.incompatible=new-column")
 	migrate("amount__v2", "--dry-run") // nothing was done
-	migrate("1 to 2;zero=null: migrated")
-	migrate("2;zero=null to 2;zero=null: nothing to do")
+	migrate("1 to 3;zero=null: migrated")
+	migrate("3;zero=null to 3;zero=null: nothing to do")
 
 	// The leader notices within a commit, or when it has had nothing to do for a while.
 	for id := 2; ; id++ {

@@ -74,10 +74,11 @@ type node struct {
 }
 
 type nodeField struct {
-	name    string
-	aliases []string
-	doc     string
-	node    *node
+	name     string
+	aliases  []string
+	doc      string
+	node     *node
+	fallback any // the default that Avro's parser found, nil for null or none
 }
 
 // parseAvro parses schema text into nodes.
@@ -166,7 +167,7 @@ func (g grapher) node(s avro.Schema) *node {
 		n := &node{kind: wireRecord, name: s.FullName()}
 		g.records[s.FullName()] = n
 		for _, f := range s.Fields() {
-			n.fields = append(n.fields, nodeField{f.Name(), f.Aliases(), f.Doc(), g.node(f.Type()).withFieldProps(f.Props())})
+			n.fields = append(n.fields, nodeField{f.Name(), f.Aliases(), f.Doc(), g.node(f.Type()).withFieldProps(f.Props()), f.Default()})
 		}
 		return n
 	}

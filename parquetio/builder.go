@@ -41,9 +41,10 @@ type Builder struct {
 	bad  DecodeError
 	err  error // instead of bad
 
-	folded [][]byte // Protobuf messages that wait until they are whole, nil between records
-	order  []int32  // of the keys of a map
-	spare  []column // of the table, empty between records
+	folded  [][]byte // Protobuf messages that wait until they are whole, nil between records
+	order   []int32  // of the keys of a map
+	spare   []column // of the table, empty between records
+	folding []byte   // JSON that becomes a variant, empty between records
 }
 
 // A RecordMeta is what the Kafka column holds.
@@ -248,6 +249,32 @@ func (b *Builder) null(i int) {
 	c.absent()
 }
 
+// lack appends to the column at i what it has in a row whose writer does not know it: its default, or
+// null.
+func (b *Builder) lack(i int) {
+	c := &b.cols[i]
+	f := c.fill
+	if f == nil {
+		b.null(i)
+		return
+	}
+	switch c.kind {
+	case columnBit:
+		c.appendBit(f.bit)
+		return
+	case column4:
+		c.i32 = append(c.i32, f.i32)
+	case column8:
+		c.i64 = append(c.i64, f.i64)
+	case columnFixed:
+		c.data = append(c.data, f.data...)
+	case columnBytes:
+		b.blob(i, f.data)
+		return
+	}
+	c.present()
+}
+
 // origin fills the Kafka column.
 func (b *Builder) origin(k *kafkaColumns, m RecordMeta) bool {
 	b.cols[k.root].present()
@@ -362,8 +389,12 @@ func (b *Builder) arrowData(i int, t arrow.DataType) arrow.ArrayData {
 	case columnBytes:
 		buffers = append(buffers, memory.NewBufferWithAllocator(arrow.Int32Traits.CastToBytes(c.offsets), &c.homes[3]), memory.NewBufferWithAllocator(c.data, &c.homes[2]))
 	case columnStruct:
+		fields, ok := t.(*arrow.StructType)
+		if !ok { // a variant
+			fields = t.(arrow.ExtensionType).StorageType().(*arrow.StructType)
+		}
 		for k, kid := range c.kids {
-			kids = append(kids, b.arrowData(kid, t.(*arrow.StructType).Field(k).Type))
+			kids = append(kids, b.arrowData(kid, fields.Field(k).Type))
 		}
 	case columnList:
 		buffers = append(buffers, memory.NewBufferWithAllocator(arrow.Int32Traits.CastToBytes(c.offsets), &c.homes[3]))

@@ -15,7 +15,7 @@ const (
 	column8                         // long, double, time, timestamp
 	columnFixed                     // fixed, uuid, decimal: width bytes each
 	columnBytes                     // string, binary
-	columnStruct                    // no buffer but validity
+	columnStruct                    // no buffer but validity; of a variant, too
 	columnList                      // one kid
 	columnMap                       // two kids
 	columnUnknown                   // a type that no writer schema maps to: always null
@@ -33,7 +33,8 @@ type column struct {
 	name     string
 	typ      iceberg.Type
 	required bool
-	id       int
+	id       int       // 0 of the two columns of a variant
+	fill     *constant // in rows whose writers lack the column; nil for null
 
 	// n values, of which nulls are null. valid is empty as long as nulls is 0.
 	n, nulls int
@@ -84,33 +85,37 @@ func (h *home) take(need int) []byte {
 func layout(table *iceberg.Schema) (cols []column, top []int) {
 	for _, f := range table.Fields() {
 		top = append(top, len(cols))
-		cols = addColumn(cols, "", f.Name, f.ID, f.Type, f.Required)
+		cols = addColumn(cols, "", f)
 	}
 	return cols, top
 }
 
-func addColumn(cols []column, parent, name string, id int, t iceberg.Type, required bool) []column {
-	at, path := len(cols), join(parent, name)
-	cols = append(cols, column{path: path, name: name, typ: t, required: required, id: id})
+func addColumn(cols []column, parent string, f iceberg.NestedField) []column {
+	at, path := len(cols), join(parent, f.Name)
+	cols = append(cols, column{path: path, name: f.Name, typ: f.Type, required: f.Required, id: f.ID, fill: fillOf(f.Type, f.WriteDefault)})
 	var kids []int
-	add := func(name string, id int, t iceberg.Type, required bool) {
+	add := func(f iceberg.NestedField) {
 		kids = append(kids, len(cols))
-		cols = addColumn(cols, path, name, id, t, required)
+		cols = addColumn(cols, path, f)
 	}
 	kind, width := columnUnknown, 0
-	switch t := t.(type) {
+	switch t := f.Type.(type) {
 	case *iceberg.StructType:
 		kind = columnStruct
 		for _, f := range t.FieldList {
-			add(f.Name, f.ID, f.Type, f.Required)
+			add(f)
 		}
+	case iceberg.VariantType:
+		kind = columnStruct
+		add(iceberg.NestedField{Name: "metadata", Type: iceberg.PrimitiveTypes.Binary, Required: true})
+		add(iceberg.NestedField{Name: "value", Type: iceberg.PrimitiveTypes.Binary, Required: true})
 	case *iceberg.ListType:
 		kind = columnList
-		add("element", t.ElementID, t.Element, t.ElementRequired)
+		add(t.ElementField())
 	case *iceberg.MapType:
 		kind = columnMap
-		add("key", t.KeyID, t.KeyType, true)
-		add("value", t.ValueID, t.ValueType, t.ValueRequired)
+		add(t.KeyField())
+		add(t.ValueField())
 	case iceberg.BooleanType:
 		kind = columnBit
 	case iceberg.Int32Type, iceberg.Float32Type, iceberg.DateType:

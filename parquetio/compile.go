@@ -12,7 +12,8 @@ type opcode uint8
 
 const (
 	opNothing         opcode = iota // a field that has no column and no bytes
-	opNull                          // a column that the writer lacks
+	opNull                          // a column whose field is always null
+	opLack                          // a column that the writer lacks
 	opBoolean                       //
 	opInt                           // int, date
 	opIntToLong                     //
@@ -38,7 +39,7 @@ const (
 	opUUIDFixedString               // fixed, as text
 	opFixedBinary                   // fixed, as binary
 	opTimeString                    // a time of day, as text
-	opJSON                          // any value, as JSON text
+	opJSON                          // any value, as JSON text or a variant
 	opStruct                        // its fields follow in the program
 	opPresent                       // the marker of a record without fields
 	opList                          // its item follows in the program
@@ -229,7 +230,7 @@ func (c *compiler) fields(record *node, kids []int) {
 		if c.cols[k].required {
 			c.fail(k, "is required, and the writer lacks it")
 		}
-		c.program = append(c.program, instruction{op: opNull, col: k, end: len(c.program) + 1})
+		c.program = append(c.program, instruction{op: opLack, col: k, end: len(c.program) + 1})
 	}
 }
 
@@ -376,6 +377,11 @@ func primitiveOp(n *node, t iceberg.Type) opcode {
 			return opFixedZero
 		case n.kind == wireFixed:
 			return opFixedBinary
+		}
+	case iceberg.VariantType:
+		switch n.kind {
+		case wireUnion, wireRecord, wireAny, wireArray, wireMap:
+			return opJSON
 		}
 	case iceberg.StringType:
 		switch {

@@ -113,6 +113,9 @@ func (b *Builder) run(program []instruction, pc, end int, p []byte, i int) int {
 		case opNull:
 			b.null(in.col)
 			continue
+		case opLack:
+			b.lack(in.col)
+			continue
 		}
 		c := &b.cols[in.col]
 		switch in.op {

@@ -24,8 +24,15 @@
 //
 // # Type mapping
 //
-// This is version 2, with the choices of [NewRules]. A table keeps to the [Rules] with which it was
-// made. Version 1 differs from it in one row, which says so.
+// This is version 3, with the choices of [NewRules]. A table keeps to the [Rules] with which it was
+// made. What earlier versions have otherwise is said where it is.
+//
+// What is "as JSON" below is a string, or a variant with [Rules.Variant]: objects, arrays, strings and
+// booleans as such, integers of up to 38 digits as integers, other numbers as doubles.
+//
+// With [Rules.Defaults] a column that is added has the default of Avro's field, if that is a scalar, as
+// its initial-default and write-default (Iceberg spec, "Default values"): so do rows of before, and those
+// of writers that do not know the field. Integers beyond 2^53 are none.
 //
 // Avro 1.12, section "Complex Types" and "Logical Types", to Iceberg spec, "Schemas and
 // Data Types":
@@ -127,7 +134,8 @@
 //	T or null                         T, optional
 //	several types                     string: the value as JSON
 //	allOf, $ref                       what all the schemas say
-//	a schema inside itself            string: the inner value as JSON
+//	a schema inside itself            string: the inner value as JSON; one level deeper in versions 1 and 2 if
+//	                                  it is one of oneOf or anyOf
 //	{}, true                          string: the value as JSON
 //
 // The titles org.apache.kafka.connect.data.{Date, Time, Timestamp, Decimal} and those of Debezium

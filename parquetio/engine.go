@@ -20,14 +20,19 @@ type engine struct {
 	// structs only letters, digits and underscores.
 	nameBytes  int
 	plainNames bool
+	// format is the newest format version of tables that it reads, as formatSource says; 0 for all.
+	format       int
+	formatSource string
 }
 
 var engines = map[string]engine{
 	"generic": {},
 	"athena": {source: "https://docs.aws.amazon.com/athena/latest/ug/querying-iceberg-supported-data-types.html and …/tables-databases-columns-names.html",
-		lacks: []string{"time", "uuid", "fixed"}, nameBytes: 255, plainNames: true},
-	"unity":  {source: "https://docs.databricks.com/aws/en/iceberg/", lacks: []string{"time", "uuid", "fixed"}, nameBytes: 255},
-	"duckdb": {source: "https://duckdb.org/docs/current/core_extensions/iceberg/overview"},
+		lacks: []string{"time", "uuid", "fixed", "variant", "nanoseconds"}, nameBytes: 255, plainNames: true,
+		format: 2, formatSource: "https://docs.aws.amazon.com/athena/latest/ug/querying-iceberg.html"},
+	"unity": {source: "https://docs.databricks.com/aws/en/iceberg/ and …/iceberg-v3",
+		lacks: []string{"time", "uuid", "fixed", "nanoseconds"}, nameBytes: 255},
+	"duckdb": {source: "https://duckdb.org/docs/current/core_extensions/iceberg/overview", lacks: []string{"nanoseconds"}},
 }
 
 // ParseEngines reads a list of names, separated by commas; there are none in an empty one.
@@ -58,6 +63,10 @@ func typeName(t iceberg.Type) string {
 		return "uuid"
 	case iceberg.FixedType:
 		return "fixed"
+	case iceberg.VariantType:
+		return "variant"
+	case iceberg.TimestampNsType, iceberg.TimestampTzNsType:
+		return "nanoseconds"
 	}
 	return ""
 }
@@ -73,10 +82,16 @@ func (e Engines) lacking(t iceberg.Type) (name string, yes bool) {
 }
 
 // standIn is the type that has the values of one that an engine cannot read: times and UUIDs as
-// their text, which sorts as they do, and fixed as binary.
+// their text, which sorts as they do, fixed as binary, variants as JSON, and nanoseconds rounded down to
+// microseconds.
 func standIn(t iceberg.Type) iceberg.Type {
-	if _, ok := t.(iceberg.FixedType); ok {
+	switch t.(type) {
+	case iceberg.FixedType:
 		return iceberg.PrimitiveTypes.Binary
+	case iceberg.TimestampNsType:
+		return iceberg.PrimitiveTypes.Timestamp
+	case iceberg.TimestampTzNsType:
+		return iceberg.PrimitiveTypes.TimestampTz
 	}
 	return iceberg.PrimitiveTypes.String
 }
@@ -96,6 +111,9 @@ func (e Engines) columns(fields []iceberg.NestedField, path string) ([]iceberg.N
 		t, err := e.column(out[i].Type, at)
 		if err != nil {
 			return nil, err
+		}
+		if !t.Equals(out[i].Type) {
+			out[i].InitialDefault, out[i].WriteDefault = nil, nil // which are of the other type
 		}
 		out[i].Type = t
 	}
@@ -136,6 +154,17 @@ func (e Engines) checkName(name, path string, inner bool) error {
 		}
 		if rule.plainNames && inner && strings.IndexFunc(name, func(r rune) bool { return !plain(r) }) >= 0 {
 			return fmt.Errorf("field %s: engine %s takes letters, digits and underscores in names inside of structs (%s): rename it, or set table.topic.engine.profile", path, by, rule.source)
+		}
+	}
+	return nil
+}
+
+// CheckFormat refuses a format version of tables that one of the engines does not read.
+func (e Engines) CheckFormat(version int) error {
+	for _, name := range e {
+		if newest := engines[name].format; newest > 0 && version > newest {
+			return fmt.Errorf("format version %d is not one that engine %s reads, it knows versions up to %d (%s): set table.topic.format.version=%d, or leave the engine out",
+				version, name, newest, engines[name].formatSource, newest)
 		}
 	}
 	return nil

@@ -3,6 +3,7 @@ package parquetio
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
@@ -120,6 +121,12 @@ func TestEnginesRefuse(t *testing.T) {
 		t.Fatal(err)
 	}
 	engines, _ := ParseEngines("athena")
+	if err := engines.CheckFormat(3); err == nil || !strings.Contains(err.Error(), "format version 3") || !strings.Contains(err.Error(), "https://docs.aws") {
+		t.Errorf("a table of format version 3: %v", err)
+	}
+	if err := errors.Join(engines.CheckFormat(2), Engines{"duckdb", "unity"}.CheckFormat(3)); err != nil {
+		t.Error(err)
+	}
 	if err := engines.Check(table); err == nil || !strings.Contains(err.Error(), "column x.element is uuid, which engine athena does not read (https://docs.aws") {
 		t.Errorf("a table with a UUID: %v", err)
 	}
@@ -157,5 +164,37 @@ func TestEnginesReadJSON(t *testing.T) {
 	want := []map[string]any{{"u": "00112233-4455-6677-8899-aabbccddeeff", "t": "12:00:00.500000"}}
 	if diff := cmp.Diff(want, rows); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// An engine that has no nanoseconds reads microseconds, rounded down, also in a table of format version 3.
+func TestEnginesReadNanosecondsAsMicroseconds(t *testing.T) {
+	v, err := ParseAvro(Rules{Version: MappingVersion, Nanos: true}, `{"type":"record","name":"R","fields":[{"name":"at","type":{"type":"long","logicalType":"timestamp-nanos"}},{"name":"local","type":{"type":"long","logicalType":"local-timestamp-nanos"}}]}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, engines := range []Engines{{"duckdb"}, {"unity"}, {"athena"}} {
+		m := Mapping{Engines: engines}
+		table, err := m.TableSchema(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := table.Field(0).Type.String() + " " + table.Field(1).Type.String(); got != "timestamptz timestamp" {
+			t.Errorf("%s: columns %s", engines, got)
+		}
+		d, err := m.Compile(v, table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := NewBuilder(table, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Append(d, cat(long(-1), long(1_999)), RecordMeta{}); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]map[string]any{{"at": int64(-1), "local": int64(1)}}, readFile(t, writeFile(t, table, WriterConfig{}, finish(t, b)))); diff != "" {
+			t.Errorf("%s: %s", engines, diff)
+		}
 	}
 }

@@ -17,7 +17,7 @@ const (
 	maxJSONBytes = 64 << 20
 )
 
-// json appends the value at i to column c as JSON text; the null branch of a union of
+// json appends the value at i to column c as JSON text, or as a variant; the null branch of a union of
 // several types is NULL.
 func (b *Builder) json(in *instruction, c *column, p []byte, i int) int {
 	if n := in.node; n.kind == wireUnion {
@@ -29,17 +29,11 @@ func (b *Builder) json(in *instruction, c *column, p []byte, i int) int {
 			}
 		}
 	}
-	w := jsonWriter{b: b, col: in.col, dst: c.data, start: len(c.data)}
-	i = w.value(in.node, p, i, 0)
-	if i < 0 {
+	dst, at := b.jsonTo(c), i
+	w := jsonWriter{b: b, col: in.col, dst: dst, start: len(dst)}
+	if i = w.value(in.node, p, i, 0); i < 0 || !b.endJSON(in.col, w.dst, at) {
 		return -1
 	}
-	if len(w.dst) > b.limit {
-		return b.fail(ErrFull)
-	}
-	c.data = w.dst
-	c.offsets = append(c.offsets, int32(len(c.data)))
-	c.present()
 	return i
 }
 

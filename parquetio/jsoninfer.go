@@ -36,6 +36,24 @@ func (m Mapping) CompileJSON(table *iceberg.Schema) (*Decoder, error) {
 	return &Decoder{table, t.key(), p}, nil
 }
 
+// CompileJSONKey is CompileJSON for keys, which are values of the column of the key. The table must
+// have it: the error is [ErrLacksColumn] if it has not.
+func (m Mapping) CompileJSONKey(table *iceberg.Schema) (*Decoder, error) {
+	t := &target{mapping: m}
+	t.cols, t.top = layout(table)
+	key := t.key()
+	if key == noKey {
+		return nil, fmt.Errorf("compile decoder of keys: %w", ErrLacksColumn)
+	}
+	root := &node{kind: wireRecord, fields: []nodeField{{name: rootColumn, node: plainNode(t.cols[key].typ)}}}
+	v := &ValueSchema{Single: true, writer: jsonSchema{root: root, single: true, plain: true}}
+	p, err := v.AsKey().writer.compile(t)
+	if err != nil {
+		return nil, fmt.Errorf("compile decoder of plain JSON: %w", err)
+	}
+	return &Decoder{table, key, p}, nil
+}
+
 // plainNode returns the node of the values that a column takes from plain JSON: null alone, if no
 // JSON value stands for its type.
 func plainNode(t iceberg.Type) *node {
@@ -66,6 +84,8 @@ func plainNode(t iceberg.Type) *node {
 		return &node{kind: wireDouble}
 	case iceberg.StringType:
 		return &node{kind: wireText}
+	case iceberg.VariantType:
+		return &node{kind: wireAny}
 	case iceberg.BinaryType:
 		return &node{kind: wireBytes}
 	case iceberg.UUIDType:
@@ -88,7 +108,8 @@ type JSONInference struct {
 	mapping Mapping
 	holders map[string]*holder // by the path of a column
 	root    inferred
-	columns int // of the table, with those found
+	columns int  // of the table, with those found
+	key     bool // of keys: root has the one column of the key
 }
 
 // InferJSON begins an inference. The table is nil if there is none yet.
@@ -105,6 +126,21 @@ func (m Mapping) InferJSON(table *iceberg.Schema) *JSONInference {
 		}
 	}
 	x.root.column = &iceberg.StructType{FieldList: columns}
+	return x
+}
+
+// InferJSONKey is InferJSON for keys, which are values of the column of the key.
+func (m Mapping) InferJSONKey(table *iceberg.Schema) *JSONInference {
+	x := m.InferJSON(table)
+	x.key, x.mapping = true, Mapping{Former: m.Former}
+	x.root.column = &iceberg.StructType{}
+	if table != nil {
+		for _, f := range table.Fields() {
+			if isColumn(m.KeyColumn, f.Name) {
+				x.root.column = &iceberg.StructType{FieldList: []iceberg.NestedField{{ID: f.ID, Name: rootColumn, Type: f.Type}}}
+			}
+		}
+	}
 	return x
 }
 
@@ -148,7 +184,7 @@ func (x *JSONInference) Add(payload []byte) error {
 		return nil
 	}
 	r := inferrer{JSONInference: x, p: payload}
-	if payload[begin] == '{' {
+	if payload[begin] == '{' && !x.key {
 		r.value(&x.root, "", begin, 0)
 	} else {
 		r.property(&x.root, "", rootColumn, begin, 0)
@@ -407,9 +443,16 @@ func (r *inferrer) array(n *inferred, path string, i, depth int) {
 	}
 }
 
-// Schema returns what the table lacks as a JSON Schema, and false if it lacks nothing.
+// Schema returns what the table lacks as a JSON Schema, of keys that of the key itself, and false if
+// it lacks nothing.
 func (x *JSONInference) Schema() (text string, lacks bool) {
-	dst, lacks := x.root.appendSchema(nil)
+	n := &x.root
+	if x.key {
+		if n = n.fields[rootColumn]; n == nil {
+			return "", false
+		}
+	}
+	dst, lacks := n.appendSchema(nil)
 	return string(dst), lacks
 }
 

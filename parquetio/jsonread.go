@@ -444,7 +444,7 @@ func (d *jsonReader) absent(r *jsonRecord, start, open, i int) int {
 		b.null(col)
 	}
 	for _, col := range r.rest {
-		b.null(col)
+		b.lack(col)
 	}
 	if r.present >= 0 {
 		b.cols[r.present].appendBit(true)
@@ -564,15 +564,16 @@ func (d *jsonReader) nothing(col, i int) int {
 	return end
 }
 
-// json keeps the value as JSON text.
+// json keeps the value as JSON text, or as a variant.
 func (d *jsonReader) json(col, i int) int {
-	c := &d.b.cols[col]
 	end, _, reason := skipValue(d.p, i, 0)
 	if reason != "" {
 		return d.failed(col, end, reason)
 	}
-	c.data = appendCompact(c.data, d.p[i:end])
-	return d.endBytes(c, end)
+	if !d.b.endJSON(col, appendCompact(d.b.jsonTo(&d.b.cols[col]), d.p[i:end]), i) {
+		return -1
+	}
+	return end
 }
 
 func (d *jsonReader) string(col, i int) int {

@@ -19,7 +19,7 @@ const maxSchemaSteps = 1 << 20
 // their name or by the $id in them; nothing is ever read from a network. The error names the
 // field and the reason.
 func ParseJSONSchema(rules Rules, schema string, references ...Reference) (*ValueSchema, error) {
-	g := jsonGrapher{documents: map[string]*jsonTree{}, anchors: map[string]*jsonTree{}, known: map[string]*node{}}
+	g := jsonGrapher{version: rules.Version, documents: map[string]*jsonTree{}, anchors: map[string]*jsonTree{}, known: map[string]*node{}}
 	for _, r := range references {
 		t, err := g.parse(r.Text)
 		if err != nil {
@@ -91,6 +91,7 @@ func (t *jsonTree) isSchema() bool {
 
 // A jsonGrapher makes the nodes of a schema.
 type jsonGrapher struct {
+	version   int                  // of the type mapping
 	documents map[string]*jsonTree // by URI, or name of the reference
 	anchors   map[string]*jsonTree // by URI with fragment
 	known     map[string]*node     // by ids of the schemas that hold together
@@ -466,6 +467,19 @@ func (g *jsonGrapher) node(at []*jsonTree, path string) (*node, error) {
 	if err != nil {
 		return nil, inField(path, err)
 	}
+	if one, err := g.only(all, types&^typeNull); err != nil {
+		return nil, inField(path, err)
+	} else if one != nil {
+		inner, err := g.node(one, path)
+		if err != nil {
+			return nil, err
+		}
+		*n = node{kind: wireUnion, branches: []*node{inner}}
+		if types&typeNull != 0 {
+			n.branches = []*node{{kind: wireNull}, inner}
+		}
+		return n, nil
+	}
 	value, err := g.value(all, types&^typeNull, path)
 	if err != nil {
 		return nil, err
@@ -552,6 +566,42 @@ func (g *jsonGrapher) choose(all []*jsonTree, types jsonTypes) (chosen []*jsonTr
 		}
 	}
 	return chosen, several, nil
+}
+
+// only returns the one schema that holds for objects, or for arrays, where all says nothing else than that
+// one of several does: then it is that schema, which may be one that all of this lies inside of.
+func (g *jsonGrapher) only(all []*jsonTree, types jsonTypes) ([]*jsonTree, error) {
+	if g.version < 3 || len(all) != 1 || all[0].kind != '{' || types != typeObject && types != typeArray || slices.ContainsFunc(all[0].names, saysMore) {
+		return nil, nil
+	}
+	lists := all[0].alternatives()
+	if len(lists) != 1 {
+		return nil, nil
+	}
+	var only []*jsonTree
+	for _, s := range lists[0] {
+		possible, err := g.alternative(s, 1)
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case possible&types == 0:
+		case only != nil:
+			return nil, nil
+		default:
+			only = []*jsonTree{s}
+		}
+	}
+	return only, nil
+}
+
+// saysMore reports whether a keyword says more of values than that one of several schemas holds.
+func saysMore(keyword string) bool {
+	switch keyword {
+	case "oneOf", "anyOf", "$schema", "$id", "$defs", "definitions", "description", "default", "examples", "$comment", "deprecated":
+		return false
+	}
+	return true
 }
 
 // hasStructure reports whether t says what columns its values have, and not only which values

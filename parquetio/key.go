@@ -76,7 +76,7 @@ type keyWriter struct {
 
 func (w keyWriter) compile(t *target) (program, error) {
 	p := keyProgram{col: t.key(), record: !w.of.Single}
-	own := &target{names: t.names, cols: t.cols, top: t.cols[p.col].kids}
+	own := &target{mapping: Mapping{Former: t.mapping.Former}, names: t.names, cols: t.cols, top: t.cols[p.col].kids}
 	if !p.record {
 		own.cols, own.top = slices.Clone(t.cols), []int{p.col}
 		own.cols[p.col].name = rootColumn

@@ -95,7 +95,12 @@ func (m *mapper) fields(record *node, path string) ([]iceberg.NestedField, error
 			return nil, err
 		}
 		if t != nil {
-			out = append(out, iceberg.NestedField{Name: f.name, Type: t, Required: required, Doc: f.doc})
+			column := iceberg.NestedField{Name: f.name, Type: t, Required: required, Doc: f.doc}
+			if m.rules.Defaults {
+				column.InitialDefault = defaultOf(f.node, t, f.fallback)
+				column.WriteDefault = column.InitialDefault
+			}
+			out = append(out, column)
 			if len(f.aliases) > 0 {
 				m.aliases[at] = f.aliases
 			}
@@ -128,7 +133,7 @@ func (m *mapper) typeOf(n *node, path string) (t iceberg.Type, required bool, er
 		case within > 0 && m.rules.RefuseRecursion:
 			return nil, false, fmt.Errorf("field %s: %w", path, ErrRecursion)
 		case within > m.rules.Depth:
-			return iceberg.PrimitiveTypes.String, true, nil
+			return m.rules.jsonType(), true, nil
 		}
 		m.open[n]++
 		defer func() { m.open[n]-- }()
@@ -137,7 +142,7 @@ func (m *mapper) typeOf(n *node, path string) (t iceberg.Type, required bool, er
 	case wireNull:
 		return nil, false, nil
 	case wireUnion:
-		return iceberg.PrimitiveTypes.String, !n.nullable(), nil
+		return m.rules.jsonType(), !n.nullable(), nil
 	case wireRecord:
 		fields, err := m.fields(n, path)
 		if err != nil {
@@ -181,9 +186,19 @@ func (n *node) nullable() bool {
 	return false
 }
 
+// jsonType is that of values for which there is no other column.
+func (r Rules) jsonType() iceberg.Type {
+	if r.Variant {
+		return iceberg.VariantType{}
+	}
+	return iceberg.PrimitiveTypes.String
+}
+
 // primitiveType is that of the node, with nanoseconds if the table has them.
 func (r Rules) primitiveType(n *node) iceberg.Type {
 	switch {
+	case n.kind == wireAny:
+		return r.jsonType()
 	case r.Nanos && n.logical == logicalTimestampNanos:
 		return iceberg.PrimitiveTypes.TimestampTzNs
 	case r.Nanos && n.logical == logicalLocalNanos:

@@ -112,7 +112,7 @@ func (f *File) dataFile(spec iceberg.PartitionSpec, values map[int]any, location
 				}
 				splits = append(splits, at)
 			}
-			if modes[i].counts {
+			if modes[i].counts && leaves[i].id != 0 {
 				sizes[leaves[i].id] += chunk.TotalCompressedSize()
 				counts[leaves[i].id] += chunk.NumValues()
 			}
@@ -120,6 +120,9 @@ func (f *File) dataFile(spec iceberg.PartitionSpec, values map[int]any, location
 	}
 	for i := range leaves {
 		id, total := leaves[i].id, &f.totals[i]
+		if id == 0 { // of a variant, whose parts have none
+			continue
+		}
 		if modes[i].counts {
 			nulls[id] = total.nulls
 		}

@@ -30,7 +30,7 @@ func (w plainWriter) compile(t *target) (program, error) {
 type plainProgram struct {
 	col  int
 	text bool  // UTF-8
-	rest []int // columns that become null
+	rest []int // columns that no value fills
 }
 
 func (p plainProgram) decode(b *Builder, payload []byte) bool {
@@ -39,7 +39,7 @@ func (p plainProgram) decode(b *Builder, payload []byte) bool {
 		return false
 	}
 	for _, k := range p.rest {
-		b.null(k)
+		b.lack(k)
 	}
 	if payload == nil {
 		payload = []byte{}

@@ -272,13 +272,13 @@ func (m *protobufMapper) valueType(f protoreflect.FieldDescriptor, path string) 
 	case wellKnownWrapper:
 		return m.rules.scalarType(message.Fields().Get(0).Kind()), nil
 	case wellKnownJSON:
-		return iceberg.PrimitiveTypes.String, nil
+		return m.rules.jsonType(), nil
 	}
 	switch within := m.open[message.FullName()]; {
 	case within > 0 && m.rules.RefuseRecursion:
 		return nil, fmt.Errorf("field %s: %w", path, ErrRecursion)
 	case within > m.rules.Depth:
-		return iceberg.PrimitiveTypes.String, nil
+		return m.rules.jsonType(), nil
 	}
 	if m.depth++; m.depth > maxColumnDepth/2 {
 		return nil, fmt.Errorf("field %s: messages nested deeper than %d", path, maxColumnDepth/2)

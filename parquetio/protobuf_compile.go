@@ -232,12 +232,12 @@ func (c *protobufCompiler) value(fd protoreflect.FieldDescriptor, col int) proto
 		inner := md.Fields().Get(0)
 		f.shape, f.message = shapeWrapper, &protobufMessage{present: -1, fields: []protobufField{c.value(inner, col)}}
 		f.message.index(inner.Number(), 0)
-	case known == ordinary && c.cols[col].kind == columnStruct:
+	case known == ordinary && c.cols[col].kind == columnStruct && !c.cols[col].isVariant():
 		f.shape, f.message, f.cells = shapeMessage, c.message(md, c.cols[col].kids), c.cellsOf(col)
 	case known == wellKnownTimestamp && typ.Equals(iceberg.PrimitiveTypes.TimestampTz),
 		known == wellKnownDuration && typ.Equals(iceberg.PrimitiveTypes.Int64),
 		known == wellKnownDecimal && isDecimal(fd, typ),
-		(known == wellKnownJSON || known == ordinary) && typ.Equals(iceberg.PrimitiveTypes.String):
+		(known == wellKnownJSON || known == ordinary) && (typ.Equals(iceberg.PrimitiveTypes.String) || c.cols[col].isVariant()):
 		f.shape, f.known, f.folded, f.slot = shapeFolded, known, md, c.slots
 		f.depth = c.depth + 1
 		if t, ok := typ.(iceberg.DecimalType); ok {

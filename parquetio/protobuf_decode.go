@@ -410,7 +410,7 @@ func (b *Builder) settle(m *protobufMessage, at, base int) bool {
 		}
 	}
 	for _, col := range m.lacks {
-		b.null(col)
+		b.lack(col)
 	}
 	if m.present >= 0 {
 		b.cols[m.present].appendBit(true)

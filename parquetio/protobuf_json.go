@@ -20,7 +20,7 @@ const maxProtobufJSON = 4 << 20
 // noTypes resolves no extension.
 var noTypes = new(protoregistry.Types)
 
-// protobufJSON appends a message as JSON text.
+// protobufJSON appends a message as JSON text, or as a variant.
 func (b *Builder) protobufJSON(f *protobufField, raw []byte, at int) bool {
 	if len(raw) > maxProtobufJSON {
 		return b.failed(f.col, at, "message is longer than 4 MiB, and would be JSON") >= 0
@@ -30,18 +30,9 @@ func (b *Builder) protobufJSON(f *protobufField, raw []byte, at int) bool {
 	if err != nil {
 		return b.failed(f.col, at, reasonField) >= 0
 	}
-	c := &b.cols[f.col]
-	w := jsonWriter{b: b, col: f.col, dst: c.data, start: len(c.data)}
-	if !w.message(m, at) {
-		return false
-	}
-	if len(w.dst) > b.limit {
-		return b.fail(ErrFull) >= 0
-	}
-	c.data = w.dst
-	c.offsets = append(c.offsets, int32(len(c.data)))
-	c.present()
-	return true
+	dst := b.jsonTo(&b.cols[f.col])
+	w := jsonWriter{b: b, col: f.col, dst: dst, start: len(dst)}
+	return w.message(m, at) && b.endJSON(f.col, w.dst, at)
 }
 
 // message appends a message as a JSON object of its fields, but for those of protoc's files that

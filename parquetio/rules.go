@@ -11,7 +11,7 @@ import (
 const MappingProperty = "tabletopic.mapping"
 
 // MappingVersion is the newest version of the type mapping, which new tables follow.
-const MappingVersion = 2
+const MappingVersion = 3
 
 // MaxRecursion bounds [Rules.Depth].
 const MaxRecursion = 8
@@ -24,7 +24,7 @@ var ErrRecursion = errors.New("a record lies inside itself, which table.topic.ma
 // are while the table lives, whatever becomes of settings and releases, unless somebody
 // migrates it. The zero Rules are those of version 1 with all its defaults.
 type Rules struct {
-	// Version is 1 or 2; 0 means 1.
+	// Version is 1 to [MappingVersion]; 0 means 1.
 	Version int
 	// Depth is how often a record inside itself is unfolded into columns before it becomes JSON.
 	Depth int
@@ -36,6 +36,12 @@ type Rules struct {
 	// Nanos keeps the nanoseconds of Avro's timestamps, in timestamptz_ns and timestamp_ns, which
 	// tables of format version 3 have.
 	Nanos bool
+	// Variant makes variants of what has no column of its own, where they would be JSON text, in
+	// tables of format version 3.
+	Variant bool
+	// Defaults gives columns the defaults of Avro's fields, in tables of format version 3: rows of
+	// before the column was added have it, and those whose writers do not know the field.
+	Defaults bool
 	// Uint64AsString makes uint64 and fixed64 strings of digits, for engines that have no
 	// decimals of 20 digits.
 	Uint64AsString bool
@@ -82,6 +88,12 @@ func (r Rules) String() string {
 	if r.Nanos {
 		text += ";nanos=true"
 	}
+	if r.Variant {
+		text += ";json=variant"
+	}
+	if r.Defaults {
+		text += ";defaults=true"
+	}
 	return text
 }
 
@@ -111,6 +123,10 @@ func ParseRules(text string) (r Rules, err error) {
 			r.Uint64AsString = true
 		case item == "nanos=true":
 			r.Nanos = true
+		case item == "json=variant":
+			r.Variant = true
+		case item == "defaults=true":
+			r.Defaults = true
 		default:
 			err = errors.New("unknown")
 		}

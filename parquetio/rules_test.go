@@ -13,7 +13,7 @@ import (
 // What a table says of its rules is read as it was written, and nothing that this release does not
 // know is taken for something else.
 func TestRulesAreReadAsTheyWereWritten(t *testing.T) {
-	for _, want := range []Rules{{Version: 1}, NewRules(), {Version: 2, Depth: 3}, {Version: 2, RefuseRecursion: true, ZeroAsNull: true}, {Version: 1, Depth: MaxRecursion, ZeroAsNull: true, Uint64AsString: true}, {Version: 2, Nanos: true}} {
+	for _, want := range []Rules{{Version: 1}, NewRules(), {Version: 2, Depth: 3}, {Version: 2, RefuseRecursion: true, ZeroAsNull: true}, {Version: 1, Depth: MaxRecursion, ZeroAsNull: true, Uint64AsString: true}, {Version: 2, Nanos: true}, {Version: 3, Nanos: true, Variant: true, Defaults: true}} {
 		if got, err := ParseRules(want.String()); err != nil || got != want {
 			t.Errorf("%s: %+v, %v", want, got, err)
 		}
@@ -21,7 +21,7 @@ func TestRulesAreReadAsTheyWereWritten(t *testing.T) {
 	if got, err := ParseRules(""); err != nil || got != (Rules{Version: 1}) {
 		t.Errorf("a table without the property: %+v, %v", got, err)
 	}
-	for _, bad := range []string{"3", "0", "x", "1;", "2;recursion=depth:0", "2;recursion=depth:9", "2;recursion=", "2;zero=0", "2;other=1"} {
+	for _, bad := range []string{"4", "0", "x", "1;", "2;recursion=depth:0", "2;recursion=depth:9", "2;recursion=", "2;zero=0", "2;other=1"} {
 		if got, err := ParseRules(bad); err == nil {
 			t.Errorf("%q is taken for %+v", bad, got)
 		}

@@ -196,7 +196,8 @@ func (e *evolver) fields(have, want []iceberg.NestedField, path, from string) []
 			}
 		}
 		if at < 0 {
-			added = append(added, iceberg.NestedField{Name: w.Name, Type: optional(w.Type), Doc: w.Doc})
+			w.Type, w.Required = optional(w.Type), false
+			added = append(added, w)
 			continue
 		}
 		required[at] = w.Required

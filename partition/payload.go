@@ -54,8 +54,8 @@ func payloadKeys() []ConfigKey {
 			oneOf(func(c *TopicConfig, v string) { c.Table.Value.Format = v }, formats, FormatSchemaID, FormatLatest, FormatString, FormatBytes, FormatJSON, FormatLetter)),
 		key("table.topic.value.subject", "string", "", `Subject of values of the format latest; empty is "<topic>-value".`, text(func(c *TopicConfig, v string) { c.Table.Value.Subject = v })),
 		key("table.topic.value.message", "string", "", "Full name of the Protobuf message that values of the format latest are; empty is the first of the schema.", text(func(c *TopicConfig, v string) { c.Table.Value.Message = v })),
-		key("table.topic.key.format", "string", FormatBytes, "How keys become a column of their own: bytes, they do not; schema-id, as the registered schema that each names; latest, as the latest version of a subject; string, as text.",
-			oneOf(func(c *TopicConfig, v string) { c.Table.Key.Format = v }, formats, FormatBytes, FormatSchemaID, FormatLatest, FormatString)),
+		key("table.topic.key.format", "string", FormatBytes, "How keys become a column of their own: bytes, they do not; schema-id, as the registered schema that each names; latest, as the latest version of a subject; string, as text; json, as the value that it is.",
+			oneOf(func(c *TopicConfig, v string) { c.Table.Key.Format = v }, formats, FormatBytes, FormatSchemaID, FormatLatest, FormatString, FormatJSON)),
 		key("table.topic.key.subject", "string", "", `Subject of keys of the format latest; empty is "<topic>-key".`, text(func(c *TopicConfig, v string) { c.Table.Key.Subject = v })),
 		key("table.topic.key.message", "string", "", "Full name of the Protobuf message that keys of the format latest are; empty is the first of the schema.", text(func(c *TopicConfig, v string) { c.Table.Key.Message = v })),
 		key("table.topic.key.column", "string", "_key", "Column of the key, unless its format is bytes.",
@@ -124,6 +124,12 @@ func (t *TableConfig) ColumnOfKey() string {
 func (t *TableConfig) checkPayloads() error {
 	if t.LetterTable && t.DLQ != "" {
 		return fmt.Errorf("table.topic.dlq.table is for dead letters in <topic>%s: leave table.topic.dlq empty, or set table.topic.enable=true and table.topic.value.format=%s of topic %s", DeadLetterSuffix, FormatLetter, t.DLQ)
+	}
+	switch {
+	case t.Mapping.Variant && t.FormatVersion < 3:
+		return fmt.Errorf("table.topic.mapping.json=variant is of format version 3, which has variants: set table.topic.format.version=3 too")
+	case t.Mapping.Defaults && t.FormatVersion < 3:
+		return fmt.Errorf("table.topic.mapping.defaults=true is of format version 3, which has defaults: set table.topic.format.version=3 too")
 	}
 	for part, p := range map[string]Payload{"value": t.Value, "key": t.Key} {
 		if p.Format != FormatLatest && p.Subject+p.Message != "" {

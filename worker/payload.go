@@ -57,6 +57,14 @@ func (w *Worker) reading() *reading {
 	return &reading{cfg: &w.cfg, schemas: w.schemas, indexed: map[int32]bool{}}
 }
 
+// format is that of values, or of keys.
+func (c *Config) format(key bool) *partition.Payload {
+	if key {
+		return &c.Key
+	}
+	return &c.Value
+}
+
 // side is the index of a part of the record in [reading.latest].
 func side(key bool) int {
 	if key {
@@ -69,10 +77,7 @@ func side(key bool) int {
 // decoder. An error says that this is not known now.
 func (r *reading) payload(ctx context.Context, key bool, data []byte, headers []record.Header) (p payload, bad *unfit, err error) {
 	p.body, p.writer.Key = data, key
-	format := &r.cfg.Value
-	if key {
-		format = &r.cfg.Key
-	}
+	format := r.cfg.format(key)
 	switch format.Format {
 	case partition.FormatString:
 		p.writer.Format = control.FormatString
@@ -160,10 +165,7 @@ func lastHeader(headers []record.Header, name string) ([]byte, bool) {
 
 // renew asks for the latest schema of values, or of keys.
 func (r *reading) renew(ctx context.Context, key bool) error {
-	format := &r.cfg.Value
-	if key {
-		format = &r.cfg.Key
-	}
+	format := r.cfg.format(key)
 	w, err := r.schemas.Latest(ctx, format.Subject, format.Message)
 	if errors.Is(err, metadata.ErrSchemaNotExist) || errors.Is(err, control.ErrUnusableSchema) {
 		return fmt.Errorf("records wait for a version of the subject: %s", err) // which may come: it is no fault of theirs
@@ -219,7 +221,8 @@ func (t *task) unknown(err error) *unfit {
 }
 
 // decoder returns the decoder of what w writes, or why its records cannot become rows. With
-// neither, needed or err says what must come first.
+// neither, needed or err says what must come first; nothing does if the table has no column yet for keys
+// that are plain JSON.
 func (t *task) decoder(ctx context.Context, w control.Writer) (*parquetio.Decoder, *unfit) {
 	if d := t.decoders[w]; d != nil {
 		return d, nil
@@ -229,7 +232,14 @@ func (t *task) decoder(ctx context.Context, w control.Writer) (*parquetio.Decode
 		return t.decoders[w], nil
 	}
 	if w.Format == control.FormatJSON {
-		d, err := t.table.mapping.CompileJSON(t.table.schema)
+		compile := t.table.mapping.CompileJSON
+		if w.Key {
+			compile = t.table.mapping.CompileJSONKey
+		}
+		d, err := compile(t.table.schema)
+		if errors.Is(err, parquetio.ErrLacksColumn) {
+			return nil, nil
+		}
 		if err != nil {
 			return nil, &unfit{CauseIncompatible, err.Error()}
 		}

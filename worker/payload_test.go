@@ -392,3 +392,44 @@ func TestRecreatedTopicPauses(t *testing.T) {
 		t.Errorf("%s rows, want 5", got)
 	}
 }
+
+// Keys that are plain JSON make their column as they come: the record that first has something is a row
+// with its key, null is none, and what does not fit is a dead letter.
+func TestPlainJSONKeysMakeTheirColumn(t *testing.T) {
+	p := newPath(t, 1)
+	p.cfg.KeyColumn, p.worker.KeyColumn = "_key", "_key"
+	p.worker.Key.Format, p.worker.Value.Format = partition.FormatJSON, partition.FormatJSON
+	with := func(key, value string) record.Record {
+		r := record.Record{Value: []byte(value)}
+		if key != "" {
+			r.Key = []byte(key)
+		}
+		return r
+	}
+	p.takes([]record.Record{with("", `{"a":1}`), with(`null`, `{"a":2}`), with(`{"id":1}`, `{"a":3,"b":true}`)}, 0,
+		`{"_key":null,"a":1,"b":null}`, `{"_key":null,"a":2,"b":null}`, `{"_key":{"id":1},"a":3,"b":true}`)
+	p.logs[0].append(t, with(`{"id":2,"region":"eu"}`, `{"a":4}`), with(`"id"`, `{"a":5}`), with(`{"id":`, `{"a":6}`), with(`{}`, `{"a":7}`))
+	p.committed()
+	p.exact(5, 2)
+	want := []string{`{"_key":null,"a":1,"b":null}`, `{"_key":null,"a":2,"b":null}`, `{"_key":{"id":1,"region":null},"a":3,"b":true}`,
+		`{"_key":{"id":2,"region":"eu"},"a":4,"b":null}`, `{"_key":{"id":null,"region":null},"a":7,"b":null}`}
+	if d := cmp.Diff(want, p.rows()); d != "" {
+		t.Error(d)
+	}
+	for _, l := range p.letters.all(0) {
+		if l.Cause != CauseUndecodable {
+			t.Errorf("offset %d: cause %s: %s", l.Record.Offset, l.Cause, l.Detail)
+		}
+	}
+}
+
+// A key that is a number, a text or a list is a column of that type, beside values with a schema.
+func TestPlainJSONKeysOfOneValue(t *testing.T) {
+	for key, want := range map[string]string{`17`: `17`, `"k"`: `"k"`, `[1,2]`: `[1,2]`, `true`: `true`, `1.5`: `1.5`} {
+		p := newPath(t, 1)
+		p.cfg.KeyColumn, p.worker.KeyColumn, p.worker.Key.Format = "_key", "_key", partition.FormatJSON
+		r := event(t, 1)
+		r.Key = []byte(key)
+		p.takes([]record.Record{r}, 0, `{"_key":`+want+`,"id":1,"name":"name 1"}`)
+	}
+}

@@ -342,6 +342,7 @@ type task struct {
 	died      int64                    // records that cannot become rows
 	needed    *control.Writer          // the table must hold what it writes first; nil if none
 	inference *parquetio.JSONInference // of what plain JSON needs; nil if it lacks nothing
+	inferred  bool                     // it is of keys
 	split     bool                     // what is read next belongs into another file: a gap is before it, or the lane has no room
 	full      bool                     // the lane's files have their size
 	err       error                    // what stopped the task; next is where to go on
@@ -493,7 +494,12 @@ func (t *task) record(ctx context.Context, rec *record.Record, m parquetio.Recor
 		if bad != nil {
 			return t.dead(rec, bad, key.writer.Schema)
 		}
-		if key.decoder == nil {
+		if key.decoder == nil && t.err == nil && t.needed == nil { // the first key that is not null makes the column
+			if bad := t.infer(rec, true); bad != nil {
+				return t.dead(rec, bad, 0)
+			}
+		}
+		if t.err != nil || t.needed != nil {
 			return false
 		}
 		m.KeyDecoder, m.KeyPayload = key.decoder, key.body
