@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/tabletopic/tabletopic/internal/invariant"
+	"github.com/tabletopic/tabletopic/schemaregistry"
 	"github.com/tabletopic/tabletopic/security"
 )
 
@@ -63,7 +64,13 @@ func (n *Node) guard(required bool, next http.Handler) http.Handler {
 		case required && !n.has(c, need):
 			refuseHTTP(w, r, http.StatusForbidden, c.Principal+" may not "+describe(need)+": an ACL would have to allow it")
 		default:
-			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), clientKey{}, c)))
+			ctx := context.WithValue(r.Context(), clientKey{}, c)
+			if need := needOf(r); required && need.typ == security.ResourceSubject {
+				ctx = schemaregistry.WithRights(ctx, func(subject string) bool {
+					return n.has(c, right{op: need.op, typ: need.typ, name: subject})
+				})
+			}
+			next.ServeHTTP(w, r.WithContext(ctx))
 		}
 	})
 }

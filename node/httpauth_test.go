@@ -78,7 +78,7 @@ func TestHTTPAsksWhoItIs(t *testing.T) {
 	n := openNode(t, func(c *Config) {
 		c.KafkaProtocol, c.Users, c.SuperUsers = "SASL_PLAINTEXT", "admin:"+password+",alice:"+password, "User:admin"
 	})
-	do := func(method, path, user, body string) int {
+	ask := func(method, path, user, body string) (int, string) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+n.HTTPAddr()+path, strings.NewReader(body))
 		if err != nil {
@@ -92,10 +92,16 @@ func TestHTTPAsksWhoItIs(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer resp.Body.Close()
-		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		text, err := io.ReadAll(resp.Body)
+		if err != nil {
 			t.Fatal(err)
 		}
-		return resp.StatusCode
+		return resp.StatusCode, strings.TrimSpace(string(text))
+	}
+	do := func(method, path, user, body string) int {
+		t.Helper()
+		status, _ := ask(method, path, user, body)
+		return status
 	}
 	schema := `{"schema":"\"string\""}`
 	calls := []struct {
@@ -157,6 +163,43 @@ func TestHTTPAsksWhoItIs(t *testing.T) {
 	} {
 		if got := do(c.method, c.path, "alice", ""); got != c.want {
 			t.Errorf("%s %s as alice, who may read: %d, want %d", c.method, c.path, got, c.want)
+		}
+	}
+	// Of subjects, only those that alice may read are in lists, and no other name opens another.
+	for _, c := range [][3]string{
+		{"POST", "/subjects/orders-value/versions", schema},
+		{"PUT", "/config/clicks-alias", `{"alias":"orders-value"}`},
+		{"PUT", "/config/clicks-good", `{"alias":"clicks-value"}`},
+	} {
+		if status, text := ask(c[0], c[1], "admin", c[2]); status != 200 {
+			t.Fatalf("%s %s: %d %s", c[0], c[1], status, text)
+		}
+	}
+	err = n.access.CreateACLs(t.Context(), []metadata.ACL{
+		allow(security.ResourceSubject, ":.:", kmsg.ACLResourcePatternTypePrefixed, kmsg.ACLOperationRead),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		path, user string
+		status     int
+		text       string
+	}{
+		{"/subjects", "admin", 200, `["clicks-value","orders-value"]`},
+		{"/subjects", "alice", 200, `["clicks-value"]`},
+		{"/schemas/ids/1/subjects", "admin", 200, `["clicks-value","orders-value"]`},
+		{"/schemas/ids/1/subjects", "alice", 200, `["clicks-value"]`},
+		{"/schemas/ids/1/versions", "alice", 200, `[{"subject":"clicks-value","version":1}]`},
+		{"/schemas?subjectPrefix=orders", "alice", 200, `[]`},
+		{"/subjects/clicks-good/versions", "alice", 200, `[1]`},
+		{"/subjects/clicks-alias/versions", "admin", 200, `[1]`},
+		{"/subjects/clicks-alias/versions", "alice", 403, ""},
+		{"/subjects/:.:orders-value/versions", "alice", 403, ""},
+		{"/subjects/:.:clicks-value/versions", "alice", 200, `[1]`},
+	} {
+		if status, text := ask("GET", c.path, c.user, ""); status != c.status || c.text != "" && text != c.text {
+			t.Errorf("GET %s as %s: %d %s, want %d %s", c.path, c.user, status, text, c.status, c.text)
 		}
 	}
 	// A token for a password, as engines ask for it.

@@ -114,7 +114,7 @@ func (r *Registry) versionsOf(req *http.Request) ([]metadata.SubjectVersion, err
 	}
 	subject := req.URL.Query().Get("subject")
 	return slices.DeleteFunc(all, func(v metadata.SubjectVersion) bool {
-		return (v.Deleted && !query(req, "deleted")) || (subject != "" && v.Subject != subject)
+		return (v.Deleted && !query(req, "deleted")) || (subject != "" && v.Subject != subject) || !mayUse(req.Context(), v.Subject)
 	}), nil
 }
 
@@ -162,7 +162,7 @@ func (r *Registry) getSchemas(req *http.Request) (any, error) {
 	}
 	answers := []versionAnswer{}
 	for _, s := range subjects {
-		if !strings.HasPrefix(s.Name, prefix) || len(answers) == limit {
+		if !strings.HasPrefix(s.Name, prefix) || len(answers) == limit || !mayUse(req.Context(), s.Name) {
 			continue
 		}
 		subject, err := r.store.Subject(req.Context(), s.Name)

@@ -78,7 +78,11 @@ func (r *Registry) subject(req *http.Request) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return cmp.Or(c.Alias, name), nil
+	name = cmp.Or(c.Alias, name)
+	if name != req.PathValue("subject") && !mayUse(req.Context(), name) {
+		return "", forbidden(name)
+	}
+	return name, nil
 }
 
 func (r *Registry) register(req *http.Request) (any, error) {
@@ -187,7 +191,7 @@ func (r *Registry) getSubjects(req *http.Request) (any, error) {
 		if query(req, "deletedOnly") {
 			shown = s.Deleted
 		}
-		if shown && strings.HasPrefix(s.Name, prefix) {
+		if shown && strings.HasPrefix(s.Name, prefix) && mayUse(req.Context(), s.Name) {
 			names = append(names, s.Name)
 		}
 	}

@@ -47,6 +47,17 @@ func TestBadInputLeavesNothingBehind(t *testing.T) {
 	many.WriteString(`syntax = "proto3"; package ` + strings.Repeat("p", 400_000) + ";")
 	many.WriteString(strings.Repeat("message M {}", 40_000))
 	const versions = "POST /subjects/s/versions"
+	var long []metadata.SchemaReference // five times 1,000,000 bytes
+	var all []string
+	for i := range 5 {
+		subject := fmt.Sprintf("long-%d", i)
+		if _, _, err := r.Register(t.Context(), subject, Request{SchemaType: typeJSON, Schema: fmt.Sprintf(`{"const":"%d%s"}`, i, strings.Repeat("x", 1_000_000))}, false); err != nil {
+			t.Fatal(err)
+		}
+		long = append(long, ref(subject, subject, 1))
+		all = append(all, `{"$ref":"`+subject+`"}`)
+	}
+	schema5 := body(typeJSON, `{"oneOf":[`+strings.Join(all, ",")+`]}`, long...)
 	for _, test := range []struct {
 		name, line, body string
 		code             int
@@ -77,6 +88,8 @@ func TestBadInputLeavesNothingBehind(t *testing.T) {
 		{"reference to another type", versions, body(typeAvro, `"P"`, ref("P", "proto", 1)), 42201},
 		{"600 references", versions, body(typeAvro, `"Base"`, make([]metadata.SchemaReference, 600)...), 42201},
 
+		{"more text with what it refers to than tables read", versions, schema5, 42201},
+
 		{"Avro: no JSON", versions, avro("{"), 42201},
 		{"Avro: unknown name", versions, avro(`"Nothing"`), 42201},
 		{"Avro: invalid name", versions, avro(`{"type":"fixed","name":"a-b","size":1}`), 42201},
@@ -94,6 +107,7 @@ func TestBadInputLeavesNothingBehind(t *testing.T) {
 		{"Protobuf: imports itself", versions, proto(`syntax = "proto3"; import "default"; message M {}`), 42201},
 		{"Protobuf: import of another type", versions, proto(`syntax = "proto3"; import "b.proto"; message M {}`, ref("b.proto", "base", 1)), 42201},
 		{"Protobuf: nested 20,000 deep", versions, proto(`syntax = "proto3"; ` + nest("message M {", 20_000, "", "}")), 42201},
+		{"Protobuf: a full name longer than tables read", versions, proto(`syntax = "proto3"; ` + nest("message "+strings.Repeat("m", 250)+" {", 6, "", "}")), 42201},
 		{"Protobuf: names of gigabytes", versions, proto(many.String()), 42201},
 		{"Protobuf: one line of 20,000 bytes", versions, proto(`syntax = "proto3"; ` + strings.Repeat(" ", 20_000) + "message M {}"), 42201},
 		{"Protobuf: base64 of noise", versions, proto("AAAA"), 42201},

@@ -269,8 +269,16 @@ func normalizeMessage(m *descriptorpb.DescriptorProto) {
 	}
 }
 
+// parseProtobuf compiles a canonical text as tables do, with their bounds.
 func parseProtobuf(text string, dependencies []Dependency) (protobufModel, error) {
-	file, err := compileProtobuf(protocompile.SearchResult{Source: strings.NewReader(text)}, dependencies)
+	file, err := protofile.Compile(text, func(path string) (string, bool) {
+		for _, d := range dependencies {
+			if d.Name == path {
+				return d.Text, true
+			}
+		}
+		return "", false
+	})
 	return protobufModel{file}, err
 }
 

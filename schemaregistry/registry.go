@@ -22,14 +22,15 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/tabletopic/tabletopic/internal/protofile"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/streamstore"
 )
 
 const (
-	maxReferenceDepth  = 32       // how far references lead from a schema
-	maxReferences      = 500      // how many schemas one uses in all
-	maxDependencyBytes = 16 << 20 // how long their texts are together
+	maxReferenceDepth = 32                 // how far references lead from a schema
+	maxReferences     = 500                // how many schemas one uses in all
+	maxBytes          = protofile.MaxBytes // how long its text and theirs are together, so that tables can read it
 )
 
 // Config is the configuration of a registry.
@@ -232,8 +233,8 @@ func (w *referenceWalk) walk(ctx context.Context, refs []metadata.SchemaReferenc
 		}
 		w.state[ref] = true
 		w.found = append(w.found, Dependency{ref.Name, v.Schema.Text})
-		if w.bytes += len(v.Schema.Text); w.bytes > maxDependencyBytes {
-			return fmt.Errorf("the referenced schemas have more than %d bytes together: %w", maxDependencyBytes, errNoReference)
+		if w.bytes += len(v.Schema.Text); w.bytes > maxBytes {
+			return fmt.Errorf("the referenced schemas have more than %d bytes together: %w", maxBytes, errNoReference)
 		}
 	}
 	return nil
@@ -290,6 +291,13 @@ func (r *Registry) parse(ctx context.Context, q Request, normalize bool) (parsed
 	}
 	if p.schema.Text, err = canonical(t, q.Schema, p.dependencies, normalize); err != nil {
 		return p, invalidSchema("%v", err)
+	}
+	bytes := len(p.schema.Text)
+	for _, d := range p.dependencies {
+		bytes += len(d.Text)
+	}
+	if bytes > maxBytes {
+		return p, invalidSchema("it and what it refers to have %d bytes together, at most %d are allowed", bytes, maxBytes)
 	}
 	if p.model, err = parse(t, p.schema.Text, p.dependencies); err != nil {
 		return p, invalidSchema("%v", err)

@@ -22,10 +22,12 @@ import (
 // root is the path of the schema itself. Nothing can import it.
 const root = "/"
 
-// Bounds on a schema with all that it imports: the compiler spells out the full name of
+// MaxBytes bounds the text of a schema with all that it imports, but for what is built in.
+const MaxBytes = 4 << 20
+
+// More bounds on a schema with all that it imports: the compiler spells out the full name of
 // everything, and calls itself for what is nested.
 const (
-	maxBytes   = 4 << 20 // of text
 	maxFiles   = 1000
 	maxNesting = 64      // braces and brackets
 	maxWord    = 255     // bytes of a name or a package
@@ -34,7 +36,7 @@ const (
 
 // Compile compiles a schema. Find returns the text of what it imports by path.
 func Compile(text string, find func(path string) (string, bool)) (protoreflect.FileDescriptor, error) {
-	left, files := maxBytes, 0
+	left, files := MaxBytes, 0
 	standard := protocompile.WithStandardImports(protocompile.ResolverFunc(func(string) (protocompile.SearchResult, error) {
 		return protocompile.SearchResult{}, protoregistry.NotFound
 	}))
@@ -56,7 +58,7 @@ func Compile(text string, find func(path string) (string, bool)) (protoreflect.F
 			return protocompile.SearchResult{}, fmt.Errorf("import %q: more than %d files", path, maxFiles)
 		}
 		if left -= len(source); left < 0 {
-			return protocompile.SearchResult{}, fmt.Errorf("import %q: the texts are longer than %d bytes", path, maxBytes)
+			return protocompile.SearchResult{}, fmt.Errorf("import %q: the texts are longer than %d bytes", path, MaxBytes)
 		}
 		return read(path, source)
 	}

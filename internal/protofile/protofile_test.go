@@ -76,7 +76,7 @@ func TestHostileSchemas(t *testing.T) {
 		{"message " + strings.Repeat("M", 300) + " {}", none, "longer than 255"},
 		{base64.StdEncoding.EncodeToString(serialized), none, "full name"},
 		{base64.StdEncoding.EncodeToString([]byte("no descriptor")), none, "base64"},
-		{strings.Repeat(" ", maxBytes+1), none, "longer than"},
+		{strings.Repeat(" ", MaxBytes+1), none, "longer than"},
 		{`syntax = "proto3"; import "a.proto";`, none, "no reference"},
 		{`syntax = "proto3"; import "a.proto";`, cycle, "cycle"},
 		{`syntax = "proto3"; import "x";`, numbered, "more than"},
