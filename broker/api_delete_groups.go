@@ -19,6 +19,10 @@ func handleDeleteGroups(ctx context.Context, b *Broker, r *request, req *kmsg.De
 			g = kmsg.NewDeleteGroupsResponseGroup()
 			g.Group, g.ErrorCode = name, groupCode(err)
 		}
+		if failed := kerr.ErrorForCode(g.ErrorCode); failed != nil {
+			text := failed.Error()
+			g.ErrorMessage = &text
+		}
 		resp.Groups = append(resp.Groups, g)
 	}
 	return resp

@@ -50,14 +50,19 @@ func (b *Broker) fetchOffsets(ctx context.Context, r *request, g kmsg.OffsetFetc
 	if !r.may(opDescribe, onGroup, g.Group) {
 		return refused(kerr.GroupAuthorizationFailed.Code)
 	}
-	allowed, denied := g.Topics, []kmsg.OffsetFetchRequestGroupTopic(nil)
+	allowed := g.Topics
+	var denied []kmsg.OffsetFetchResponseGroupTopic
 	if g.Topics != nil {
 		allowed = []kmsg.OffsetFetchRequestGroupTopic{} // nil would be all
 		for _, t := range g.Topics {
-			if r.may(opDescribe, onTopic, t.Topic) {
-				allowed = append(allowed, t)
+			err := r.findTopic(&t.Topic, t.TopicID, 10)
+			if err == nil && !r.may(opDescribe, onTopic, t.Topic) {
+				err = kerr.TopicAuthorizationFailed
+			}
+			if err != nil {
+				denied = append(denied, refuseFetch(t, codeOf(err)))
 			} else {
-				denied = append(denied, t)
+				allowed = append(allowed, t)
 			}
 		}
 	}
@@ -69,18 +74,25 @@ func (b *Broker) fetchOffsets(ctx context.Context, r *request, g kmsg.OffsetFetc
 	if err != nil {
 		return refused(groupCode(err))
 	}
+	for i := range resp.Topics {
+		resp.Topics[i].TopicID = b.topicID(resp.Topics[i].Topic)
+	}
 	if g.Topics == nil {
-		resp.Topics = slices.DeleteFunc(resp.Topics, func(t kmsg.OffsetFetchResponseGroupTopic) bool { return !r.sees(onTopic, t.Topic) })
+		resp.Topics = slices.DeleteFunc(resp.Topics, func(t kmsg.OffsetFetchResponseGroupTopic) bool {
+			return !r.sees(onTopic, t.Topic) || r.version >= 10 && t.TopicID == [16]byte{} // it is deleted, and has no other name here
+		})
 	}
-	for _, t := range denied {
-		rt := kmsg.NewOffsetFetchResponseGroupTopic()
-		rt.Topic = t.Topic
-		for _, p := range t.Partitions {
-			rp := kmsg.NewOffsetFetchResponseGroupTopicPartition()
-			rp.Partition, rp.Offset, rp.ErrorCode = p, -1, kerr.TopicAuthorizationFailed.Code
-			rt.Partitions = append(rt.Partitions, rp)
-		}
-		resp.Topics = append(resp.Topics, rt)
-	}
+	resp.Topics = append(resp.Topics, denied...)
 	return resp
+}
+
+func refuseFetch(t kmsg.OffsetFetchRequestGroupTopic, code int16) kmsg.OffsetFetchResponseGroupTopic {
+	rt := kmsg.NewOffsetFetchResponseGroupTopic()
+	rt.Topic, rt.TopicID = t.Topic, t.TopicID
+	for _, p := range t.Partitions {
+		rp := kmsg.NewOffsetFetchResponseGroupTopicPartition()
+		rp.Partition, rp.Offset, rp.ErrorCode = p, -1, code
+		rt.Partitions = append(rt.Partitions, rp)
+	}
+	return rt
 }

@@ -12,49 +12,60 @@ import (
 )
 
 // handleTxnOffsetCommit commits offsets as part of a transaction. From version 5 on it makes the
-// partition that holds the group part of it; before, the producer has (KIP-890).
+// partition that holds the group part of it; before, the producer has (KIP-890). From version 6 on
+// topics have ids (KIP-1319).
 func handleTxnOffsetCommit(ctx context.Context, b *Broker, r *request, req *kmsg.TxnOffsetCommitRequest) kmsg.Response {
+	var whole error // for all topics
 	switch {
 	case !r.may(opWrite, onTxn, req.TransactionalID):
-		return &kmsg.TxnOffsetCommitResponse{Topics: refuseTxnCommits(req.Topics, kerr.TransactionalIDAuthorizationFailed.Code)}
+		whole = kerr.TransactionalIDAuthorizationFailed
 	case !r.may(opRead, onGroup, req.Group):
-		return &kmsg.TxnOffsetCommitResponse{Topics: refuseTxnCommits(req.Topics, kerr.GroupAuthorizationFailed.Code)}
+		whole = kerr.GroupAuthorizationFailed
 	}
-	var allowed, denied []kmsg.TxnOffsetCommitRequestTopic
+	var allowed []kmsg.TxnOffsetCommitRequestTopic
+	var refused []kmsg.TxnOffsetCommitResponseTopic
 	for _, t := range req.Topics {
-		if r.may(opRead, onTopic, t.Topic) {
-			allowed = append(allowed, t)
+		err := r.findTopic(&t.Topic, t.TopicID, 6)
+		switch {
+		case whole != nil:
+			err = whole
+		case err == nil && !r.may(opRead, onTopic, t.Topic):
+			err = kerr.TopicAuthorizationFailed
+		}
+		if err != nil {
+			refused = append(refused, refuseTxnCommit(t, codeOf(err)))
 		} else {
-			denied = append(denied, t)
+			allowed = append(allowed, t)
 		}
 	}
-	refused := refuseTxnCommits(denied, kerr.TopicAuthorizationFailed.Code)
-	if len(allowed) == 0 && len(denied) > 0 {
-		return &kmsg.TxnOffsetCommitResponse{Topics: refused}
+	resp := kmsg.NewPtrTxnOffsetCommitResponse()
+	if len(allowed) > 0 || len(refused) == 0 && whole == nil {
+		req.Topics = allowed
+		committed, err := b.txnOffsetCommit(ctx, r, req)
+		if err != nil {
+			for _, t := range allowed {
+				refused = append(refused, refuseTxnCommit(t, txnCode(nil, err)))
+			}
+		} else {
+			resp = committed
+		}
 	}
-	req.Topics = allowed
-	resp, err := b.txnOffsetCommit(ctx, r, req)
-	if err != nil {
-		resp = kmsg.NewPtrTxnOffsetCommitResponse()
-		resp.Topics = refuseTxnCommits(allowed, txnCode(nil, err))
+	for i := range resp.Topics {
+		resp.Topics[i].TopicID = b.topicID(resp.Topics[i].Topic)
 	}
 	resp.Topics = append(resp.Topics, refused...)
 	return resp
 }
 
-func refuseTxnCommits(topics []kmsg.TxnOffsetCommitRequestTopic, code int16) []kmsg.TxnOffsetCommitResponseTopic {
-	var out []kmsg.TxnOffsetCommitResponseTopic
-	for _, t := range topics {
-		rt := kmsg.NewTxnOffsetCommitResponseTopic()
-		rt.Topic = t.Topic
-		for _, p := range t.Partitions {
-			rp := kmsg.NewTxnOffsetCommitResponseTopicPartition()
-			rp.Partition, rp.ErrorCode = p.Partition, code
-			rt.Partitions = append(rt.Partitions, rp)
-		}
-		out = append(out, rt)
+func refuseTxnCommit(t kmsg.TxnOffsetCommitRequestTopic, code int16) kmsg.TxnOffsetCommitResponseTopic {
+	rt := kmsg.NewTxnOffsetCommitResponseTopic()
+	rt.Topic, rt.TopicID = t.Topic, t.TopicID
+	for _, p := range t.Partitions {
+		rp := kmsg.NewTxnOffsetCommitResponseTopicPartition()
+		rp.Partition, rp.ErrorCode = p.Partition, code
+		rt.Partitions = append(rt.Partitions, rp)
 	}
-	return out
+	return rt
 }
 
 func (b *Broker) txnOffsetCommit(ctx context.Context, r *request, req *kmsg.TxnOffsetCommitRequest) (*kmsg.TxnOffsetCommitResponse, error) {
