@@ -22,6 +22,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sr"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/tabletopic/tabletopic/coordinator"
 	"github.com/tabletopic/tabletopic/internal/clickstream"
@@ -312,6 +314,7 @@ func BenchmarkCommits(b *testing.B) {
 var (
 	commits = flag.Int("commits", 10_000, "how many commits BenchmarkCommits makes")
 	topics  = flag.Int("topics", 1000, "how many topics BenchmarkTopics has")
+	schemas = flag.Int("schemas", 200_000, "how many schemas BenchmarkManySchemas registers")
 	minutes = flag.Int("minutes", 4, "how long BenchmarkTopics produces")
 )
 
@@ -664,4 +667,58 @@ func reportRequests(b *testing.B, before, after map[string]float64, bytes int64)
 		}
 	}
 	b.ReportMetric(total/gib, "requests/GiB")
+}
+
+// A registry of many schemas, ten versions a subject: how fast 32 clients register them over HTTP, how long the
+// server takes to start with them, and what it holds in memory once each was looked up by its id.
+func BenchmarkManySchemas(b *testing.B) {
+	const versions, clients = 10, 32
+	for b.Loop() {
+		s := startServer(b)
+		all := func(n int, do func(cl *sr.Client, i int) error) time.Duration {
+			start := time.Now()
+			g, next := errgroup.Group{}, atomic.Int64{}
+			cl := s.registry()
+			for range clients {
+				g.Go(func() error {
+					for {
+						i := int(next.Add(1)) - 1
+						if i >= n {
+							return nil
+						}
+						if err := do(cl, i); err != nil {
+							return fmt.Errorf("%d: %w", i, err)
+						}
+					}
+				})
+			}
+			if err := g.Wait(); err != nil {
+				b.Fatal(err)
+			}
+			return time.Since(start)
+		}
+		took := all(*schemas/versions, func(cl *sr.Client, i int) error {
+			for v := range versions {
+				text := fmt.Sprintf(`{"type":"record","name":"Event%d","fields":[{"name":"id","type":"long"},{"name":"at","type":{"type":"long","logicalType":"timestamp-micros"}},{"name":"page","type":"string"},{"name":"f%d","type":["null","double"],"default":null}]}`, i, v)
+				if _, err := cl.RegisterSchema(b.Context(), fmt.Sprintf("events-%d-value", i), sr.Schema{Schema: text}, -1, -1); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		b.ReportMetric(float64(*schemas)/took.Seconds(), "registrations/s")
+		s.stop()
+		start := time.Now()
+		s.start()
+		b.ReportMetric(time.Since(start).Seconds(), "s_start")
+		took = all(*schemas, func(cl *sr.Client, i int) error {
+			_, err := cl.SchemaByID(b.Context(), i+1)
+			return err
+		})
+		b.ReportMetric(float64(*schemas)/took.Seconds(), "lookups/s")
+		b.ReportMetric(s.memory("VmRSS"), "MB_resident")
+		b.ReportMetric(s.memory("VmHWM"), "MB_peak")
+		s.stop()
+	}
+	b.ReportMetric(0, "ns/op")
 }

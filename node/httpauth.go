@@ -247,6 +247,14 @@ func registryRight(part []string, method string, reads bool) right {
 	switch part[0] {
 	case "", "v1", "contexts":
 		return right{}
+	case "apis": // of Apicurio: /apis/registry/v2/groups/default/artifacts/SUBJECT, …/ids/globalIds/ID
+		switch {
+		case len(part) == 6 && method == http.MethodPost: // the registry asks for the one that a header names
+			return right{op: kmsg.ACLOperationWrite, typ: security.ResourceSubject, any: true}
+		case len(part) > 6:
+			return subject(kmsg.ACLOperationRead, 6)
+		}
+		return right{op: kmsg.ACLOperationRead, typ: security.ResourceSubject, any: true}
 	case "schemas": // by id: whoever may read a subject; ids are no secret, and in every record
 		if len(part) == 2 && part[1] == "types" {
 			return right{}

@@ -202,6 +202,25 @@ func TestHTTPAsksWhoItIs(t *testing.T) {
 			t.Errorf("GET %s as %s: %d %s, want %d %s", c.path, c.user, status, text, c.status, c.text)
 		}
 	}
+	if err := n.access.CreateACLs(t.Context(), []metadata.ACL{allow(security.ResourceSubject, "clicks-value", kmsg.ACLResourcePatternTypeLiteral, kmsg.ACLOperationWrite)}); err != nil {
+		t.Fatal(err)
+	}
+	for artifact, want := range map[string]int{"clicks-value": 200, "orders-value": 403, "clicks-alias": 403, "": 403} {
+		req, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+n.HTTPAddr()+"/apis/registry/v2/groups/default/artifacts", strings.NewReader(`"string"`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.SetBasicAuth("alice", "secret")
+		req.Header.Set("X-Registry-ArtifactId", artifact)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("alice registers the artifact %q: %s, want %d", artifact, resp.Status, want)
+		}
+	}
 	// A token for a password, as engines ask for it.
 	resp, err := http.PostForm("http://"+n.HTTPAddr()+"/iceberg/v1/oauth/tokens", map[string][]string{
 		"grant_type": {"client_credentials"}, "client_id": {"alice"}, "client_secret": {"secret"}})
@@ -220,7 +239,7 @@ func TestEveryRegistryCallNeedsARight(t *testing.T) {
 	open := map[string]bool{"GET /": true, "GET /v1/metadata/id": true, "GET /v1/metadata/version": true, "GET /contexts": true, "GET /schemas/types": true}
 	for _, pattern := range schemaregistry.New(nil, nil, schemaregistry.Config{}, slog.New(slog.DiscardHandler)).Patterns() {
 		method, path, _ := strings.Cut(pattern, " ")
-		path = strings.NewReplacer("{$}", "", "{subject}", "s", "{version}", "1", "{id}", "1", "{guid}", "g").Replace(path)
+		path = strings.NewReplacer("{$}", "", "{subject}", "s", "{version}", "1", "{id}", "1", "{guid}", "g", "{group}", "default", "{kind}", "globalIds").Replace(path)
 		need := needOf(httptest.NewRequest(method, path, nil))
 		switch global := strings.HasPrefix(path, "/config") || strings.HasPrefix(path, "/mode"); {
 		case strings.HasPrefix(path, "/api/"): // all schemas at once

@@ -114,26 +114,35 @@ func (r *Registry) lookUp(req *http.Request) (any, error) {
 	if err := readBody(req, &q); err != nil {
 		return nil, err
 	}
-	name, versions, err := r.versions(req, query(req, "deleted"))
+	_, versions, err := r.versions(req, query(req, "deleted"))
 	if err != nil {
 		return nil, err
 	}
-	c, err := r.configOf(req.Context(), name)
+	v, err := r.lookUpIn(req, versions, q)
 	if err != nil {
 		return nil, err
+	}
+	return r.answerVersion(req, v)
+}
+
+// lookUpIn returns the one of a subject's versions that is the schema.
+func (r *Registry) lookUpIn(req *http.Request, versions []metadata.SubjectVersion, q Request) (metadata.SubjectVersion, error) {
+	c, err := r.configOf(req.Context(), versions[0].Subject)
+	if err != nil {
+		return metadata.SubjectVersion{}, err
 	}
 	p, err := r.parse(req.Context(), q, query(req, "normalize") || c.normalize())
 	if err != nil {
-		return nil, err
+		return metadata.SubjectVersion{}, err
 	}
 	v, ok := find(versions, p.schema)
 	if !ok {
 		v, ok = find(versions, inherit(p.schema, versions))
 	}
 	if !ok {
-		return nil, schemaNotFound("")
+		return v, schemaNotFound("")
 	}
-	return r.answerVersion(req, v)
+	return v, nil
 }
 
 // versions returns the versions of the path's subject, of which there is at least one.

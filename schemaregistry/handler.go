@@ -64,7 +64,7 @@ func (r *Registry) Handler() http.Handler {
 func (r *Registry) Patterns() []string { return slices.Sorted(maps.Keys(r.calls())) }
 
 func (r *Registry) calls() map[string]call {
-	return map[string]call{
+	all := map[string]call{
 		"GET /{$}":                 func(*http.Request) (any, error) { return struct{}{}, nil },
 		"GET /v1/metadata/id":      r.getClusterID,
 		"GET /v1/metadata/version": r.getServerVersion,
@@ -109,6 +109,8 @@ func (r *Registry) calls() map[string]call {
 		"PUT /mode/{subject}":      r.putMode,
 		"DELETE /mode/{subject}":   r.deleteMode,
 	}
+	maps.Copy(all, r.apicurioCalls())
+	return all
 }
 
 // serve runs a call and writes its answer. A panic ends the request, not the process.
