@@ -65,6 +65,9 @@ type Commit struct {
 	Order *table.SortOrder
 	// Files are appended in one snapshot.
 	Files []iceberg.DataFile
+	// Replaces, if it is not nil, are files that leave the table in that snapshot, because the rows of
+	// Files, as many, are theirs.
+	Replaces *Replacement
 	// Snapshot makes a snapshot even if there are no files.
 	Snapshot bool
 	// SnapshotID is that snapshot's, of [NewSnapshotID]. One of it if zero.
@@ -82,6 +85,17 @@ type Commit struct {
 	Expire bool
 }
 
+// A Replacement is data files whose rows others hold from then on (Iceberg specification, snapshot
+// operation "replace"). All are of one partition spec, and so are those that take their place.
+type Replacement struct {
+	Files []iceberg.DataFile
+	// Sequence is the last sequence number of the table that their rows were read from. If a later
+	// snapshot has brought delete files, of whatever rows, the commit is refused.
+	Sequence int64
+	// Manifests are the locations of those that named them then. They are looked through first.
+	Manifests []string
+}
+
 // A commit that fails has one of two outcomes that callers must tell apart: after
 // ErrCommitConflict nothing was written; after ErrCommitUnknown the table may have
 // changed, and no file of the commit may be deleted until the table has been read again.
@@ -93,4 +107,9 @@ var (
 	ErrCommitUnknown  = errors.New("commit outcome unknown")
 	ErrNoTable        = errors.New("table does not exist")
 	ErrTableExists    = errors.New("table already exists")
+
+	// ErrFilesChanged says that the files of a Replacement are not in the table as they were read: some
+	// have left it, or rows of them may have been deleted. Nothing was written, and never will be on
+	// any later base: what was to take their place is void.
+	ErrFilesChanged = errors.New("the files to be replaced have changed")
 )

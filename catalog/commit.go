@@ -44,7 +44,7 @@ func Prepare(ctx context.Context, fs *IO, base *table.Table, c Commit) (*Prepare
 		p.reorder(base, c.Order)
 		return p, nil
 	}
-	if len(c.Files) > 0 || c.Snapshot {
+	if len(c.Files) > 0 || c.Snapshot || c.Replaces != nil {
 		if err := p.append(ctx, fs, base, c); err != nil {
 			return nil, fmt.Errorf("prepare commit on %v: %w", base.Identifier(), err)
 		}
@@ -65,7 +65,7 @@ func Prepare(ctx context.Context, fs *IO, base *table.Table, c Commit) (*Prepare
 func Names(base *table.Table, c Commit) []string {
 	meta := base.Metadata()
 	var names []string
-	if len(c.Files) > 0 || c.Snapshot {
+	if len(c.Files) > 0 || c.Snapshot || c.Replaces != nil {
 		specs := map[int32]bool{}
 		for _, f := range c.Files {
 			specs[f.SpecID()] = true
@@ -106,7 +106,7 @@ func requirements(base table.Metadata) []table.Requirement {
 }
 
 func (p *Prepared) evolve(base *table.Table, c Commit) error {
-	if len(c.Files) > 0 || c.Snapshot || len(c.Properties) > 0 {
+	if len(c.Files) > 0 || c.Snapshot || c.Replaces != nil || len(c.Properties) > 0 {
 		return errors.New("prepare schema commit: the schema goes alone")
 	}
 	next := iceberg.NewSchemaWithIdentifiers(0, c.Schema.IdentifierFieldIDs, c.Schema.Fields()...)
@@ -169,7 +169,7 @@ func (p *Prepared) append(ctx context.Context, fs *IO, base *table.Table, c Comm
 		s.ParentSnapshotID = &parent.SnapshotID
 	}
 	w := manifestWriter{ctx: ctx, fs: fs, meta: meta, snapshot: &s, attempt: p.Attempt}
-	if err := w.write(parent, c.Files); err != nil {
+	if err := w.write(parent, c.Files, c.Replaces); err != nil {
 		return unknown(w.remove(err))
 	}
 	p.SnapshotID = s.SnapshotID
@@ -219,22 +219,34 @@ func NewSnapshotID(meta table.Metadata) int64 {
 	}
 }
 
-// summary counts what is added, and goes on with the totals of parent as far as it has them.
+// summary counts what is added and what leaves, and goes on with the totals of parent as far as it
+// has them.
 func summary(parent *table.Snapshot, c Commit) *table.Summary {
-	var records, bytes int64
 	partitions := map[string]bool{}
-	for _, f := range c.Files {
-		records += f.Count()
-		bytes += f.FileSizeBytes()
-		partitions[fmt.Sprint(f.SpecID(), f.Partition())] = true
+	count := func(files []iceberg.DataFile) (records, bytes int64) {
+		for _, f := range files {
+			records += f.Count()
+			bytes += f.FileSizeBytes()
+			partitions[fmt.Sprint(f.SpecID(), f.Partition())] = true
+		}
+		return records, bytes
 	}
+	records, bytes := count(c.Files)
+	operation, gone := table.OpAppend, []iceberg.DataFile(nil)
+	if c.Replaces != nil {
+		operation, gone = table.OpReplace, c.Replaces.Files
+	}
+	goneRecords, goneBytes := count(gone)
 	p := iceberg.Properties{}
 	for k, v := range c.Summary {
 		p[k] = v
 	}
-	add := func(name, total string, n int64) {
-		if name != "" && n > 0 {
-			p[name] = strconv.FormatInt(n, 10)
+	add := func(added, removed, total string, n, less int64) {
+		if n > 0 {
+			p[added] = strconv.FormatInt(n, 10)
+		}
+		if less > 0 {
+			p[removed] = strconv.FormatInt(less, 10)
 		}
 		if parent == nil {
 			p[total] = strconv.FormatInt(n, 10)
@@ -244,24 +256,24 @@ func summary(parent *table.Snapshot, c Commit) *table.Summary {
 			return
 		}
 		if old, err := strconv.ParseInt(parent.Summary.Properties[total], 10, 64); err == nil {
-			p[total] = strconv.FormatInt(old+n, 10)
+			p[total] = strconv.FormatInt(old+n-less, 10)
 		}
 	}
-	add("added-data-files", "total-data-files", int64(len(c.Files)))
-	add("added-records", "total-records", records)
-	add("added-files-size", "total-files-size", bytes)
-	add("", "total-delete-files", 0)
-	add("", "total-position-deletes", 0)
-	add("", "total-equality-deletes", 0)
+	add("added-data-files", "deleted-data-files", "total-data-files", int64(len(c.Files)), int64(len(gone)))
+	add("added-records", "deleted-records", "total-records", records, goneRecords)
+	add("added-files-size", "removed-files-size", "total-files-size", bytes, goneBytes)
+	add("", "", "total-delete-files", 0, 0)
+	add("", "", "total-position-deletes", 0, 0)
+	add("", "", "total-equality-deletes", 0, 0)
 	if len(partitions) > 0 {
 		p["changed-partition-count"] = strconv.Itoa(len(partitions))
 	}
-	return &table.Summary{Operation: table.OpAppend, Properties: p}
+	return &table.Summary{Operation: operation, Properties: p}
 }
 
 // unknown marks an error that may pass: a store or a catalog that is away.
 func unknown(err error) error {
-	if err == nil || errors.Is(err, errDefinite) {
+	if err == nil || errors.Is(err, errDefinite) || errors.Is(err, ErrFilesChanged) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrCommitUnknown, err)

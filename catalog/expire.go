@@ -3,9 +3,12 @@ package catalog
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"time"
 
+	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
 )
 
@@ -97,45 +100,87 @@ func (p *Prepared) Clean(ctx context.Context, fs *IO, base, next *table.Table) e
 	if len(p.expired) == 0 || next.Properties()["gc.enabled"] == "false" {
 		return nil
 	}
-	kept, ok := linear(base.Metadata(), next.Metadata(), p.expired)
-	if !ok {
-		// Branches, rollbacks or rewrites: compare with every snapshot that is left.
-		return table.NewRemoveSnapshotsUpdate(p.expired, true).PostCommit(ctx, base, next)
+	kept, line, ok := linear(base.Metadata(), next.Metadata(), p.expired)
+	var dead []string
+	var err error
+	if ok {
+		dead, ok, err = unnamed(fs, kept, line)
 	}
-	live, err := kept.Manifests(fs)
 	if err != nil {
 		return fmt.Errorf("clean %v: %w", base.Identifier(), err)
 	}
-	named := map[string]bool{}
-	for _, m := range live {
-		named[m.FilePath()] = true
+	if !ok {
+		// Branches, rollbacks, overwrites: compare with every snapshot that is left.
+		return table.NewRemoveSnapshotsUpdate(p.expired, true).PostCommit(ctx, base, next)
 	}
-	dead := map[string]bool{}
-	for _, id := range p.expired {
-		s := base.SnapshotByID(id)
-		manifests, err := s.Manifests(fs)
-		if err != nil {
-			return fmt.Errorf("clean %v: %w", base.Identifier(), err)
-		}
-		dead[s.ManifestList] = true
-		for _, m := range manifests {
-			if !named[m.FilePath()] {
-				dead[m.FilePath()] = true
-			}
-		}
-	}
-	locations := make([]string, 0, len(dead))
-	for location := range dead {
-		locations = append(locations, location)
-	}
-	_, err = fs.DeleteFiles(ctx, locations)
+	_, err = fs.DeleteFiles(ctx, dead)
 	return err
 }
 
-// linear reports whether the snapshots of a table are one line of appends, from the
-// expired through the oldest that is kept, which it returns. Then data files never leave
-// the table, and a manifest that the oldest kept one lacks is in no later one.
-func linear(base, next table.Metadata, expired []int64) (*table.Snapshot, bool) {
+// unnamed returns the files that only the expired snapshots of a line named, which ends with kept. It
+// returns false if delete files are among what they alone named: several may be in one file.
+func unnamed(fs *IO, kept *table.Snapshot, expired []*table.Snapshot) (dead []string, ok bool, err error) {
+	live, err := kept.Manifests(fs)
+	if err != nil {
+		return nil, false, err
+	}
+	named, young, replaced := map[string]bool{}, map[int64]bool{kept.SnapshotID: true}, kept.Summary.Operation == table.OpReplace
+	for _, m := range live {
+		named[m.FilePath()] = true
+	}
+	var gone []iceberg.ManifestFile
+	for _, s := range expired {
+		manifests, err := s.Manifests(fs)
+		if err != nil {
+			return nil, false, err
+		}
+		dead = append(dead, s.ManifestList)
+		for _, m := range manifests {
+			if !named[m.FilePath()] {
+				named[m.FilePath()] = true
+				gone, dead = append(gone, m), append(dead, m.FilePath())
+			}
+		}
+		young[s.SnapshotID] = true
+		replaced = replaced || s.Summary.Operation == table.OpReplace
+	}
+	if !replaced {
+		return dead, true, nil
+	}
+	// Data files have left the table: those of manifests that went, unless a manifest that was written
+	// since the oldest of the line took them over.
+	files := map[string]bool{}
+	for _, m := range gone {
+		if m.ManifestContent() != iceberg.ManifestContentData {
+			return nil, false, nil
+		}
+		entries, err := LiveEntries(fs, m)
+		if err != nil {
+			return nil, false, err
+		}
+		for _, e := range entries {
+			files[e.DataFile().FilePath()] = true
+		}
+	}
+	for _, m := range live {
+		if !young[m.SnapshotID()] || m.ManifestContent() != iceberg.ManifestContentData {
+			continue
+		}
+		entries, err := LiveEntries(fs, m)
+		if err != nil {
+			return nil, false, err
+		}
+		for _, e := range entries {
+			delete(files, e.DataFile().FilePath())
+		}
+	}
+	return slices.AppendSeq(dead, maps.Keys(files)), true, nil
+}
+
+// linear reports whether the snapshots of a table are one line of appends and replacements, from the
+// expired through the oldest that is kept. It returns that one, and the expired. Then a file that
+// has left the table never comes back, and what the oldest kept one lacks is in no later one.
+func linear(base, next table.Metadata, expired []int64) (kept *table.Snapshot, line []*table.Snapshot, ok bool) {
 	gone := map[int64]bool{}
 	for _, id := range expired {
 		gone[id] = true
@@ -149,15 +194,17 @@ func linear(base, next table.Metadata, expired []int64) (*table.Snapshot, bool) 
 		return base.SnapshotByID(id)
 	}
 	for s := next.CurrentSnapshot(); s != nil; s = lookup(*s.ParentSnapshotID) {
-		if s.Summary == nil || s.Summary.Operation != table.OpAppend {
-			return nil, false
+		if s.Summary == nil || s.Summary.Operation != table.OpAppend && s.Summary.Operation != table.OpReplace {
+			return nil, nil, false
 		}
 		if gone[s.SnapshotID] && oldest == nil {
-			return nil, false
+			return nil, nil, false
 		}
-		if !gone[s.SnapshotID] {
+		if gone[s.SnapshotID] {
+			line = append(line, s)
+		} else {
 			if oldest != nil && gone[*oldest.ParentSnapshotID] {
-				return nil, false // a kept one below an expired one
+				return nil, nil, false // a kept one below an expired one
 			}
 			oldest = s
 		}
@@ -166,5 +213,5 @@ func linear(base, next table.Metadata, expired []int64) (*table.Snapshot, bool) 
 			break
 		}
 	}
-	return oldest, left == 0 && oldest != nil
+	return oldest, line, left == 0 && oldest != nil
 }

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
+	"slices"
 
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
@@ -37,8 +37,9 @@ type manifestWriter struct {
 }
 
 // write makes the manifest list of the snapshot: the manifests of parent, some of them
-// merged, and one with the added files for each partition spec.
-func (w *manifestWriter) write(parent *table.Snapshot, added []iceberg.DataFile) error {
+// merged, and one with the added files for each partition spec. Manifests that name what is replaced
+// go into that one.
+func (w *manifestWriter) write(parent *table.Snapshot, added []iceberg.DataFile, replaces *Replacement) error {
 	var list []iceberg.ManifestFile
 	if parent != nil {
 		all, err := parent.Manifests(w.fs)
@@ -62,10 +63,17 @@ func (w *manifestWriter) write(parent *table.Snapshot, added []iceberg.DataFile)
 		}
 		bySpec[f.SpecID()] = append(bySpec[f.SpecID()], f)
 	}
+	if replaces != nil {
+		return w.replace(list, added, replaces)
+	}
 	var fresh []iceberg.ManifestFile
 	for _, id := range specs {
 		merge, rest := w.split(list, id, len(bySpec[id]))
-		m, err := w.manifest(id, bySpec[id], merge)
+		existing, err := w.entries(merge)
+		if err != nil {
+			return err
+		}
+		m, err := w.manifest(id, bySpec[id], existing, nil)
 		if err != nil {
 			return err
 		}
@@ -85,10 +93,7 @@ func holdsFiles(m iceberg.ManifestFile) bool {
 // files are in O(log n) manifests and each is rewritten O(log n) times.
 func (w *manifestWriter) split(list []iceberg.ManifestFile, spec int32, n int) (merge, rest []iceberg.ManifestFile) {
 	props := w.meta.Properties()
-	target, err := strconv.ParseInt(props["commit.manifest.target-size-bytes"], 10, 64)
-	if err != nil || target <= 0 {
-		target = manifestTarget
-	}
+	target := ManifestTarget(props)
 	levels := map[int][]iceberg.ManifestFile{}
 	for _, m := range list {
 		mergeable := props["commit.manifest-merge.enabled"] != "false" && m.PartitionSpecID() == spec &&
@@ -154,8 +159,37 @@ func listLocation(m table.Metadata, attempt uuid.UUID, snapshot int64) string {
 	return metadataLocation(m.Location(), m.Properties(), fmt.Sprintf("snap-%d-1-%s.avro", snapshot, attempt))
 }
 
-// manifest writes one manifest with the added files and the live entries of merge.
-func (w *manifestWriter) manifest(specID int32, added []iceberg.DataFile, merge []iceberg.ManifestFile) (iceberg.ManifestFile, error) {
+// entries returns the live entries of manifests.
+func (w *manifestWriter) entries(manifests []iceberg.ManifestFile) ([]iceberg.ManifestEntry, error) {
+	each := make([][]iceberg.ManifestEntry, len(manifests))
+	group, _ := errgroup.WithContext(w.ctx)
+	group.SetLimit(mergeReaders)
+	for i, m := range manifests {
+		group.Go(func() (err error) {
+			each[i], err = LiveEntries(w.fs, m)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	return slices.Concat(each...), nil
+}
+
+// LiveEntries returns the entries of a manifest whose files are in the table.
+func LiveEntries(fs *IO, m iceberg.ManifestFile) (live []iceberg.ManifestEntry, err error) {
+	for entry, err := range m.Entries(fs, true) {
+		if err != nil {
+			return nil, fmt.Errorf("manifest %s: %w", m.FilePath(), err)
+		}
+		live = append(live, entry)
+	}
+	return live, nil
+}
+
+// manifest writes one manifest with the added files and the existing entries; those of files that
+// have gone say that they are deleted.
+func (w *manifestWriter) manifest(specID int32, added []iceberg.DataFile, existing []iceberg.ManifestEntry, gone map[string]bool) (iceberg.ManifestFile, error) {
 	var spec *iceberg.PartitionSpec
 	for _, s := range w.meta.PartitionSpecs() {
 		if s.ID() == int(specID) {
@@ -165,23 +199,6 @@ func (w *manifestWriter) manifest(specID int32, added []iceberg.DataFile, merge 
 	}
 	if spec == nil {
 		return nil, fmt.Errorf("%w: data file of partition spec %d, which the table does not have", errDefinite, specID)
-	}
-	existing := make([][]iceberg.ManifestEntry, len(merge))
-	group, _ := errgroup.WithContext(w.ctx)
-	group.SetLimit(mergeReaders)
-	for i, m := range merge {
-		group.Go(func() error {
-			for entry, err := range m.Entries(w.fs, true) {
-				if err != nil {
-					return err
-				}
-				existing[i] = append(existing[i], entry)
-			}
-			return nil
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return nil, err
 	}
 	location := manifestLocation(w.meta, w.attempt, len(w.files))
 	var body bytes.Buffer
@@ -195,11 +212,13 @@ func (w *manifestWriter) manifest(specID int32, added []iceberg.DataFile, merge 
 			return nil, fmt.Errorf("%w: data file %s: %w", errDefinite, f.FilePath(), err)
 		}
 	}
-	for _, entries := range existing {
-		for _, entry := range entries {
-			if err := out.Existing(entry); err != nil {
-				return nil, fmt.Errorf("%w: data file %s: %w", errDefinite, entry.DataFile().FilePath(), err)
-			}
+	for _, entry := range existing {
+		keep := out.Existing
+		if gone[entry.DataFile().FilePath()] {
+			keep = out.Delete
+		}
+		if err := keep(entry); err != nil {
+			return nil, fmt.Errorf("%w: data file %s: %w", errDefinite, entry.DataFile().FilePath(), err)
 		}
 	}
 	if err := out.Close(); err != nil {
