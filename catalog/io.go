@@ -12,6 +12,7 @@ import (
 	"time"
 
 	icebergio "github.com/apache/iceberg-go/io"
+	"github.com/apache/iceberg-go/table"
 
 	"github.com/tabletopic/tabletopic/objectstore"
 )
@@ -67,6 +68,31 @@ func (f *IO) WriteFile(location string, content []byte) error {
 		return fileError("create", location, err)
 	}
 	return nil
+}
+
+// PutFile writes a file of a name that nobody else uses.
+func (f *IO) PutFile(location string, content [][]byte) error {
+	bucket, key, err := f.locator.Resolve(f.ctx, location)
+	if err != nil {
+		return err
+	}
+	if err := bucket.Put(f.ctx, key, content...); err != nil {
+		return fileError("put", location, err)
+	}
+	return nil
+}
+
+// FilesOf returns the files of a table as its catalog reaches them, until ctx ends.
+func FilesOf(ctx context.Context, t *table.Table) (*IO, error) {
+	fs, err := t.FS(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("files of table %v: %w", t.Identifier(), err)
+	}
+	own, ok := fs.(*IO)
+	if !ok {
+		return nil, fmt.Errorf("files of table %v: they are in a %T", t.Identifier(), fs)
+	}
+	return own, nil
 }
 
 // Open reads metadata whole and data files by range.

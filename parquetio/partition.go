@@ -98,9 +98,8 @@ func (b *Builder) pathOf(id int) []int {
 	return nil
 }
 
-// add notes the partition of the builder's last row.
-func (p *partitions) add() {
-	row := p.b.rows - 1
+// add notes the partition of a row of the builder, the one behind those that it knows.
+func (p *partitions) add(row int) {
 	p.key = p.key[:0]
 	for i := range p.fields {
 		f := &p.fields[i]

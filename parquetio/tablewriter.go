@@ -91,7 +91,7 @@ func (w *TableWriter) add(row func() error) error {
 	}
 	w.rows++
 	if w.keys != nil {
-		w.keys.add()
+		w.keys.add(w.builder.rows - 1)
 	}
 	if n := w.builder.rows; n >= w.flushAt || n%1024 == 0 && w.builder.Bytes() >= flushBytes {
 		w.err = w.flush()

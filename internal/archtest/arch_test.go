@@ -41,6 +41,7 @@ var level = map[string]int{
 	"metadata":                    2,
 	"security":                    3,
 	"internal/shard":              2,
+	"maintenance":                 2,
 	"catalog/awsconfig":           1,
 	"catalog/glue":                2,
 	"catalog/hive":                2,
