@@ -17,6 +17,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -36,6 +37,7 @@ import (
 	"github.com/tabletopic/tabletopic/catalog"
 	"github.com/tabletopic/tabletopic/coordinator/control"
 	"github.com/tabletopic/tabletopic/internal/invariant"
+	"github.com/tabletopic/tabletopic/maintenance"
 	"github.com/tabletopic/tabletopic/parquetio"
 )
 
@@ -74,6 +76,11 @@ type Config struct {
 	StuckLags      int             // a table without a commit for so many lags, while records wait, is stuck. 10 if zero
 	Grace          time.Duration   // of the [Sweeper]. 1 h if zero
 
+	Compact         string  // CompactAuto, CompactTrue or CompactFalse. CompactAuto if empty
+	CompactMinFiles int     // so many small files become one. 5 if zero
+	CompactSmall    float64 // share of the target size below which files are small. 0.75 if zero
+	TargetFileBytes int64   // of files that are compacted, unless the table says it. 64 MiB if zero
+
 	KeepAll      bool          // commits expire no snapshots
 	ExpireAfter  time.Duration // age of snapshots that a new table's commits expire. 1 h if zero
 	ExpireRetain int           // snapshots that stay whatever their age. 1 if zero
@@ -92,6 +99,9 @@ func (c *Config) setDefaults() {
 		c.ExpireAfter = time.Hour
 	}
 	c.ExpireRetain = max(c.ExpireRetain, 1)
+	c.CompactMinFiles = max(2, cmp.Or(c.CompactMinFiles, 5))
+	c.CompactSmall = cmp.Or(c.CompactSmall, 0.75)
+	c.TargetFileBytes = cmp.Or(c.TargetFileBytes, 64<<20)
 	if c.StuckLags <= 0 {
 		c.StuckLags = 10
 	}
@@ -132,6 +142,12 @@ type Coordinator struct {
 	fits      []control.Writer // what the current table schema is known to hold
 	watch     watch
 	turns     *turns // of looks at idle tables; of all coordinators of a node, nil if there is one alone
+
+	compaction compactor
+	asks       chan *compactionAsk
+	slots      *slots            // of compactions; of all coordinators of a node, nil if there is one alone
+	cores      maintenance.Cores // that are shared with the workers; may be nil
+	maintainer Maintainer        // nil if the catalog leaves tables alone
 }
 
 // New returns a coordinator that has not begun. The metrics may be nil.
@@ -145,8 +161,10 @@ func New(topic Topic, cat catalog.Catalog, ctl control.Log, schemas Schemas, cfg
 		topic: topic, cfg: cfg, ident: ident, control: ctl, schemas: schemas, pinned: cfg.TableID,
 		log:     log.With("topic", topic.Name, "table", strings.Join(ident, "."), "epoch", topic.Epoch),
 		metrics: m.topic(topic.Name),
+		asks:    make(chan *compactionAsk),
 		jitter:  rand.New(rand.NewPCG(binary.BigEndian.Uint64(topic.ID[:8]), uint64(topic.Epoch))),
 	}
+	c.maintainer, _ = cat.(Maintainer)
 	c.catalog = &watched{cat, &c.watch, c.metrics.up}
 	return c, nil
 }
@@ -216,6 +234,21 @@ func (c *Coordinator) run(ctx context.Context) error {
 	}
 	c.watch.tell(func(h *Health, now time.Time) { h.Begun(now) })
 
+	c.compaction = compactor{done: make(chan *rewritten, 1), fresh: c.cfg.CompactMinFiles}
+	defer func() {
+		cancel(nil)
+		c.compaction.owned.Wait()
+		select {
+		case r := <-c.compaction.done:
+			r.forget()
+		default:
+		}
+		if a := c.compaction.asked; a != nil {
+			a.end <- errors.New("the coordinator of the table has stopped: try it again")
+		}
+	}()
+	c.compact(ctx)
+
 	var wake <-chan time.Time
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -246,6 +279,14 @@ func (c *Coordinator) run(ctx context.Context) error {
 			turn = false
 			step, err = c.glance(ctx, st)
 			idle.Reset(c.cfg.Lag)
+		case r := <-c.compaction.done:
+			if err = c.compacted(ctx, r); err == nil && c.table != nil {
+				err = c.announceChange(ctx, st)
+			}
+			step.Wake = st.wake()
+		case a := <-c.asks:
+			c.ask(a)
+			step.Wake = st.wake()
 		}
 		c.watch.tell(func(h *Health, _ time.Time) { h.Waits(st.Waits()) })
 		if err == nil {
@@ -256,6 +297,7 @@ func (c *Coordinator) run(ctx context.Context) error {
 		}
 		c.watch.show(c.table)
 		c.watch.tell(func(h *Health, _ time.Time) { h.Waits(st.Waits()) })
+		c.compact(ctx)
 		wake = nil
 		if c.table != nil && !step.Wake.IsZero() {
 			timer.Reset(time.Until(step.Wake))
@@ -284,6 +326,9 @@ func (c *Coordinator) act(ctx context.Context, st *State, step *Step) error {
 		c.watch.tell(func(h *Health, now time.Time) { h.Committed(now) })
 		*step = st.Done(snapshot, names, time.Now())
 		c.metrics.committed(cm)
+		for _, f := range cm.Files {
+			c.compaction.fresh += len(f.Data)
+		}
 		for _, g := range cm.gaps() {
 			level, what := slog.LevelWarn, "the log had lost offsets before they reached the table; the snapshot records the gap"
 			if g.Reason == LostStart {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tabletopic/tabletopic/catalog"
 	"github.com/tabletopic/tabletopic/coordinator/control"
+	"github.com/tabletopic/tabletopic/maintenance"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/partition"
 )
@@ -35,6 +36,7 @@ type Manager struct {
 	coordinators map[uuid.UUID]*Coordinator // guarded by mu; the last of each topic
 
 	turns turns
+	slots *slots
 }
 
 // SweepConfig says when files that no commit took are deleted.
@@ -43,10 +45,11 @@ type SweepConfig struct {
 	Grace    time.Duration // how long they are kept; see [Sweeper]. 1 h if zero
 }
 
-// Open starts the coordinators of a node. The metrics may be nil.
-func Open(set *partition.Set, ctl *control.Topic, catalogs Catalogs, schemas Schemas, locators Locators, sweep SweepConfig, m *Metrics, log *slog.Logger) *Manager {
+// Open starts the coordinators of a node. The metrics may be nil, and cores, which compactions share with
+// the workers.
+func Open(set *partition.Set, ctl *control.Topic, catalogs Catalogs, schemas Schemas, locators Locators, sweep SweepConfig, cores maintenance.Cores, m *Metrics, log *slog.Logger) *Manager {
 	ctx, cancel := context.WithCancel(context.Background())
-	out := &Manager{cancel: cancel, coordinators: map[uuid.UUID]*Coordinator{}}
+	out := &Manager{cancel: cancel, coordinators: map[uuid.UUID]*Coordinator{}, slots: newSlots()}
 	first := func(topic string) map[int32]int32 {
 		led := set.Led(topic)
 		maps.DeleteFunc(led, func(index, _ int32) bool { return index != 0 })
@@ -71,7 +74,7 @@ func Open(set *partition.Set, ctl *control.Topic, catalogs Catalogs, schemas Sch
 		if err != nil {
 			return nil, err
 		}
-		c.turns = &out.turns
+		c.turns, c.slots, c.cores = &out.turns, out.slots, cores
 		c.keepPin = func(ctx context.Context, id string) error {
 			_, err := set.AlterConfig(ctx, t.Name, map[string]string{"table.topic.table.id": id}, nil)
 			return err
@@ -112,5 +115,6 @@ func ConfigOf(t partition.TableConfig) Config {
 		Namespace: t.Namespace, Table: t.Name, KafkaColumn: t.KafkaColumn, KeyColumn: t.ColumnOfKey(), PartitionBy: t.PartitionBy, SortBy: t.SortBy, Properties: t.Properties, Engines: t.Engines, OnRewind: t.OnRewind, OnRecreate: t.OnRecreate, OnDrop: t.OnDrop, Catalog: t.Catalog, TableID: t.TableID, OnIncompatible: t.OnIncompatible, Rules: t.Mapping, FormatVersion: t.FormatVersion, Lag: t.TargetLag,
 		KeepAll: !t.ExpireSnapshots, ExpireAfter: t.ExpireAfter, ExpireRetain: t.ExpireRetain,
 		StuckLags: t.StuckLags,
+		Compact:   t.Compact, CompactMinFiles: t.CompactMinFiles, CompactSmall: float64(t.CompactSmallPercent) / 100, TargetFileBytes: t.TargetFileBytes,
 	}
 }

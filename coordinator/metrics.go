@@ -7,7 +7,9 @@ type Metrics struct {
 	commits, conflicts, unknowns, failures, rows, dead, files *prometheus.CounterVec
 	gaps                                                      *prometheus.CounterVec
 	seconds                                                   *prometheus.HistogramVec
-	catalogUp, paused, schema                                 *prometheus.GaugeVec
+	compactions, replaced, replacedBytes                      *prometheus.CounterVec
+	voids, compactionFailures                                 *prometheus.CounterVec
+	catalogUp, paused, schema, small                          *prometheus.GaugeVec
 }
 
 // NewMetrics registers the metrics with r.
@@ -31,6 +33,14 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		dead:      counter("dead_letters_committed_total", "Dead letters that a commit passed."),
 		files:     counter("files_total", "Data files committed."),
 		gaps:      counter("gap_offsets_total", "Offsets that the log lost before they reached the table."),
+
+		compactions:        counter("compactions_total", "Snapshots that made large files of small ones."),
+		replaced:           counter("compacted_files_total", "Small files that were replaced."),
+		replacedBytes:      counter("compacted_bytes_total", "Size of the small files that were replaced."),
+		voids:              counter("compaction_void_total", "Compactions that came to nothing because the table had changed."),
+		compactionFailures: counter("compaction_failures_total", "Compactions that failed and are tried again."),
+		small:              gauge("small_files", "Data files that are smaller than the table's files should be, when it was last looked through."),
+
 		catalogUp: gauge("catalog_up", "1 if the last call to the catalog was answered."),
 		paused:    gauge("paused", "1 if the table waits for an operator."),
 		schema:    gauge("schema_id", "Current schema of the table."),
@@ -47,7 +57,9 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 type topicMetrics struct {
 	commits, conflicts, unknowns, failures, rows, dead, files, gaps prometheus.Counter
 	commitSeconds                                                   prometheus.Observer
-	catalogUp, paused, schema                                       prometheus.Gauge
+	compactions, replaced, replacedBytes                            prometheus.Counter
+	voids, compactionFailures                                       prometheus.Counter
+	catalogUp, paused, schema, small                                prometheus.Gauge
 }
 
 // topic returns the metrics of one topic; those of a nil m are counted nowhere.
@@ -65,9 +77,17 @@ func (m *Metrics) topic(name string) topicMetrics {
 		files:         m.files.WithLabelValues(name),
 		gaps:          m.gaps.WithLabelValues(name),
 		commitSeconds: m.seconds.WithLabelValues(name),
-		catalogUp:     m.catalogUp.WithLabelValues(name),
-		paused:        m.paused.WithLabelValues(name),
-		schema:        m.schema.WithLabelValues(name),
+		compactions:   m.compactions.WithLabelValues(name),
+		replaced:      m.replaced.WithLabelValues(name),
+		replacedBytes: m.replacedBytes.WithLabelValues(name),
+		voids:         m.voids.WithLabelValues(name),
+		small:         m.small.WithLabelValues(name),
+
+		compactionFailures: m.compactionFailures.WithLabelValues(name),
+
+		catalogUp: m.catalogUp.WithLabelValues(name),
+		paused:    m.paused.WithLabelValues(name),
+		schema:    m.schema.WithLabelValues(name),
 	}
 }
 
@@ -77,6 +97,7 @@ func (m *Metrics) forget(topic string) {
 		return
 	}
 	for _, v := range []*prometheus.MetricVec{m.commits.MetricVec, m.conflicts.MetricVec, m.unknowns.MetricVec, m.failures.MetricVec, m.rows.MetricVec, m.dead.MetricVec,
+		m.compactions.MetricVec, m.replaced.MetricVec, m.replacedBytes.MetricVec, m.voids.MetricVec, m.compactionFailures.MetricVec, m.small.MetricVec,
 		m.files.MetricVec, m.gaps.MetricVec, m.seconds.MetricVec, m.catalogUp.MetricVec, m.paused.MetricVec, m.schema.MetricVec} {
 		v.DeletePartialMatch(prometheus.Labels{"topic": topic})
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tabletopic/tabletopic/catalog"
+	"github.com/tabletopic/tabletopic/maintenance"
 )
 
 // Status is how a table is as its coordinator knows it.
@@ -18,14 +19,23 @@ type Status struct {
 	State   TableState
 	Ailment Ailment
 	Table   *table.Table // as last loaded or committed; nil if there is none yet
+	// Survey is of its small files, when it was last looked through for them; nil before.
+	Survey *maintenance.Survey
 }
 
 // A watch is the Health of a running coordinator.
 type watch struct {
 	mu     sync.Mutex
-	health Health       // guarded by mu
-	table  *table.Table // guarded by mu
-	called time.Time    // guarded by mu; when the last call to the catalog ended
+	health Health              // guarded by mu
+	table  *table.Table        // guarded by mu
+	called time.Time           // guarded by mu; when the last call to the catalog ended
+	survey *maintenance.Survey // guarded by mu; without its files
+}
+
+func (w *watch) surveyed(s *maintenance.Survey) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.survey = &maintenance.Survey{Sequence: s.Sequence, Small: s.Small, Live: s.Live, Alone: s.Alone}
 }
 
 func (w *watch) tell(fn func(h *Health, now time.Time)) {
@@ -53,7 +63,7 @@ func (c *Coordinator) Status(now time.Time, w Work) Status {
 	defer c.watch.mu.Unlock()
 	stuck := time.Duration(c.cfg.StuckLags) * c.cfg.Lag
 	state, ailment := c.watch.health.State(now, w, Patience{Call: c.cfg.Lag, Stuck: stuck})
-	return Status{state, ailment, c.watch.table}
+	return Status{state, ailment, c.watch.table, c.watch.survey}
 }
 
 // Trouble returns why the table gets no rows for now, nil if nothing is known to be wrong.

@@ -54,6 +54,9 @@ import (
 //	tabletopic.before.N    partition:start-end, …  offsets before the start of the table, by table.topic.start
 //	tabletopic.accepted.N  partition:start-end, …  offsets whose rows a user removed by a rollback, and table.topic.on.rewind=accept
 //
+// The summary of a snapshot that made large files of small ones has tabletopic.compaction, the
+// coordinator's epoch. Its change sets tabletopic.heads and no other property: nothing was added.
+//
 // Versions: 1, the first.
 const (
 	keyTopic    = "tabletopic.topic"
@@ -68,6 +71,8 @@ const (
 	keyGaps     = "tabletopic.gaps."
 	keyAccepted = "tabletopic.accepted."
 	keyBefore   = "tabletopic.before."
+
+	keyCompaction = "tabletopic.compaction"
 
 	tableVersion       = "1"
 	partitionsPerValue = 128

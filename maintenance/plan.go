@@ -33,8 +33,9 @@ type Policy struct {
 const (
 	// maxGroupFiles bounds the files that become one.
 	maxGroupFiles = 500
-	// growth is how many times more rows than the largest of its files a group has, or it waits for more.
-	growth = 4
+	// maxGrowth is how many times more rows than the largest of its files a group has, or it waits for
+	// more; less if fewer files make a group.
+	maxGrowth = 4
 )
 
 func (p Policy) withDefaults() Policy {
@@ -46,6 +47,8 @@ func (p Policy) withDefaults() Policy {
 	p.MaxManifestBytes = cmp.Or(p.MaxManifestBytes, 16<<20)
 	return p
 }
+
+func (p Policy) growth() int64 { return min(maxGrowth, int64(p.MinFiles)) }
 
 // small is the size below which a file is.
 func (p Policy) small() int64 { return int64(p.Small * float64(p.Target)) }
@@ -105,7 +108,7 @@ func (p Policy) round(all []Group) (groups []Group) {
 }
 
 // ofPlace groups the files of one place, oldest first: the smallest ones, then with them those that
-// have up to growth times as many rows, and so on. What is larger than that does not part them.
+// have a few times as many rows, and so on. What is larger than that does not part them.
 func (p Policy) ofPlace(files []File) (groups []Group) {
 	least, most := files[0].Count(), files[0].Count()
 	for _, f := range files {
@@ -115,7 +118,7 @@ func (p Policy) ofPlace(files []File) (groups []Group) {
 	if p.Eager {
 		limit = most
 	}
-	for ; len(files) > 1; limit = min(limit*growth, most) {
+	for ; len(files) > 1; limit = min(limit*p.growth(), most) {
 		var left []File
 		var g Group
 		end := func() {
@@ -192,5 +195,5 @@ func (p Policy) worthwhile(g Group) bool {
 	case p.Eager || p.becomes(g) >= p.small():
 		return true
 	}
-	return len(g.Files) >= p.MinFiles && g.Rows >= growth*most
+	return len(g.Files) >= p.MinFiles && g.Rows >= p.growth()*most
 }

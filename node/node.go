@@ -386,7 +386,7 @@ func (n *Node) openTables(ctx context.Context) error {
 	n.workers = worker.Open(n.set, ctl, n.schemas, n.locatorOf, shared, n.log)
 	n.onClose("workers", func(context.Context) error { n.workers.Close(); return nil })
 	sweep := coordinator.SweepConfig{Interval: n.cfg.TableSweep, Grace: n.cfg.TableSweepGrace}
-	n.coordinators = coordinator.Open(n.set, ctl, n.catalog, n.schemas, n.locatorOf, sweep, coordinator.NewMetrics(n.metrics), n.log)
+	n.coordinators = coordinator.Open(n.set, ctl, n.catalog, n.schemas, n.locatorOf, sweep, shared, coordinator.NewMetrics(n.metrics), n.log)
 	n.onClose("coordinators", func(context.Context) error { n.coordinators.Close(); return nil })
 	n.metrics.MustRegister(stateMetrics{n})
 	borrowing, stop := context.WithCancel(context.WithoutCancel(ctx))

@@ -123,7 +123,8 @@ func copyItems(cols []column, i int, a arrow.Array, want arrow.DataType, limit i
 	c := &cols[i]
 	var kids []arrow.Array
 	var types []arrow.DataType
-	list, ok := a.(array.ListLike)
+	list, _ := a.(array.ListLike)
+	ok := false
 	switch a := a.(type) {
 	case *array.Map: // which is a list, too
 		t, wanted := want.(*arrow.MapType)
@@ -135,8 +136,6 @@ func copyItems(cols []column, i int, a arrow.Array, want arrow.DataType, limit i
 		if ok = wanted; ok {
 			kids, types = []arrow.Array{a.ListValues()}, []arrow.DataType{t.Elem()}
 		}
-	default:
-		ok = false
 	}
 	if !ok || len(kids) != len(c.kids) {
 		return fmt.Errorf("column %s: values of type %s, want %s", c.path, a.DataType(), want)

@@ -87,6 +87,11 @@ type TableConfig struct {
 	ExpireSnapshots bool
 	ExpireAfter     time.Duration
 	ExpireRetain    int
+	// Compact says whether small data files become large ones: auto, true or false. So many small files
+	// become one, and a file is small that has less than this percentage of the target size.
+	Compact             string
+	CompactMinFiles     int
+	CompactSmallPercent int
 }
 
 // ConfigKey describes one topic configuration key.
@@ -462,6 +467,12 @@ func tableKeys() []ConfigKey {
 			integer(0, 1<<20, func(c *TopicConfig, n int64) { c.Table.ExpireAfter = time.Duration(n) * time.Hour })),
 		key("table.topic.expire.snapshot.retain.last", "int", "1", "Number of snapshots that are never expired.",
 			integer(1, math.MaxInt32, func(c *TopicConfig, n int64) { c.Table.ExpireRetain = int(n) })),
+		key("table.topic.compact.enabled", "string", "auto", "Small data files of the table become large ones: true; false, only when it is asked for; auto, unless the catalog or another service does it.",
+			oneOf(func(c *TopicConfig, v string) { c.Table.Compact = v }, nil, "auto", "true", "false")),
+		key("table.topic.compact.min.files", "int", "5", "So many small files of about one size become one.",
+			integer(2, 500, func(c *TopicConfig, n int64) { c.Table.CompactMinFiles = int(n) })),
+		key("table.topic.compact.small.percent", "int", "75", "Files are small below this share of the target size, in percent. That is the table's write.target-file-size-bytes, or table.topic.target.file.bytes.",
+			integer(1, 99, func(c *TopicConfig, n int64) { c.Table.CompactSmallPercent = int(n) })),
 	}
 	keys = append(keys, payloadKeys()...)
 	for i := range keys {

@@ -88,7 +88,7 @@ func (m *machine) start() *life {
 		return control.RegisteredSchema{}, metadata.ErrSchemaNotExist
 	}, nil)
 	locators := func(string) catalog.Locator { return locator }
-	l.coordinators = coordinator.Open(l.set, l.ctl, func(string) (catalog.Catalog, error) { return m.catalog, nil }, schemas, locators, coordinator.SweepConfig{}, nil, log)
+	l.coordinators = coordinator.Open(l.set, l.ctl, func(string) (catalog.Catalog, error) { return m.catalog, nil }, schemas, locators, coordinator.SweepConfig{}, nil, nil, log)
 	l.workers = Open(l.set, l.ctl, schemas, locators, NewShared(0, 0, nil), log)
 	return l
 }

@@ -54,6 +54,10 @@ func (s *Shared) enter(ctx context.Context) bool {
 
 func (s *Shared) leave() { <-s.slots }
 
+// Enter and Leave let others share the cores.
+func (s *Shared) Enter(ctx context.Context) bool { return s.enter(ctx) }
+func (s *Shared) Leave()                         { s.leave() }
+
 // budget bounds memory. What a task adds is reserved before, at its largest, and corrected
 // after.
 type budget struct {

@@ -260,6 +260,17 @@ type Handle struct {
 	name     string
 }
 
+// MaintainsTables tells whether the catalog compacts its tables by itself, and true if that is not
+// known for now.
+func (h *Handle) MaintainsTables(ctx context.Context) bool {
+	c, err := h.catalogs.current(ctx, h.name)
+	if err != nil {
+		return true
+	}
+	m, ok := c.external.(interface{ MaintainsTables() bool })
+	return ok && m.MaintainsTables()
+}
+
 // Load implements catalog.Catalog.
 func (h *Handle) Load(ctx context.Context, id table.Identifier) (*table.Table, error) {
 	c, err := h.catalogs.current(ctx, h.name)

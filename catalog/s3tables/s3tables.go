@@ -35,6 +35,9 @@ type Config struct {
 // Catalog is safe for concurrent use.
 type Catalog struct{ rest *rest.Catalog }
 
+// MaintainsTables is true: the service compacts tables, unless it is told not to.
+func (c *Catalog) MaintainsTables() bool { return true }
+
 // Open prepares a catalog and asks it nothing.
 func Open(locator catalog.Locator, cfg Config) (*Catalog, error) {
 	partition, region, err := parse(cfg.Bucket)

@@ -129,6 +129,10 @@ func (l *tableLife) createTopic(ctx context.Context) error {
 		"table.topic.enable": "true", "table.topic.target.lag.ms": ms(p.lag), "table.topic.on.rewind": p.rewind,
 		"table.topic.name": l.topic().table[1],
 	}
+	config["table.topic.compact.enabled"] = strconv.FormatBool(p.compact > 0)
+	if p.compact > 0 {
+		config["table.topic.compact.min.files"] = strconv.Itoa(p.compact)
+	}
 	if p.retention > 0 {
 		config["retention.ms"], config["table.topic.hold.max.ms"] = ms(p.retention), ms(p.hold)
 	}

@@ -207,7 +207,7 @@ func (l *tableLife) compare() error {
 			return fmt.Errorf("partition %d: retention removed what the table did not have: it began at %d and left out %v", i, h.begun[at], h.gaps[at])
 		}
 	}
-	l.log("compared %d records, %d snapshots", n, len(t.Metadata().Snapshots()))
+	l.log("compared %d records, %d snapshots, %d compactions", n, len(t.Metadata().Snapshots()), h.compactions)
 	return nil
 }
 

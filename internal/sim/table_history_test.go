@@ -82,14 +82,15 @@ type history struct {
 	steps int                       // of the catalog that are replayed
 	metas map[string]table.Metadata // by location
 
-	adopted map[string]bool    // data files that some snapshot had, of all tables
-	named   map[string]bool    // metadata files, manifest lists and manifests likewise
-	columns map[int]string     // of the table, by field id
-	commits map[uuid.UUID]bool // of the table
-	live    map[string]bool    // data files of the head of main
-	gaps    map[place][]span   // what commits recorded as left out, of the table
-	begun   map[place]int64    // where the table began a partition
-	rewound bool               // a user rolled main back, and no data commit came since
+	adopted     map[string]bool    // data files that some snapshot had, of all tables
+	named       map[string]bool    // metadata files, manifest lists and manifests likewise
+	columns     map[int]string     // of the table, by field id
+	commits     map[uuid.UUID]bool // of the table
+	live        map[string]bool    // data files of the head of main
+	gaps        map[place][]span   // what commits recorded as left out, of the table
+	begun       map[place]int64    // where the table began a partition
+	compactions int                // of ours, of all tables of the name
+	rewound     bool               // a user rolled main back, and no data commit came since
 }
 
 // A place is a partition of an incarnation of a topic.
@@ -248,6 +249,9 @@ func (h *history) own(base, next table.Metadata, head map[string]iceberg.DataFil
 	if old := base.CurrentSnapshot(); old == nil != (s.ParentSnapshotID == nil) || old != nil && *s.ParentSnapshotID != old.SnapshotID {
 		return fmt.Errorf("the parent of snapshot %d is not the head that it was built on", s.SnapshotID)
 	}
+	if s.Summary != nil && s.Summary.Operation == table.OpReplace {
+		return h.compacted(base, next, head)
+	}
 	for f := range h.live {
 		if head[f] == nil {
 			return fmt.Errorf("snapshot %d lacks %s, which main had", s.SnapshotID, f)
@@ -266,6 +270,54 @@ func (h *history) own(base, next table.Metadata, head map[string]iceberg.DataFil
 	}
 	h.live = set(head)
 	return h.data(base, next, s, rows)
+}
+
+// compacted checks a commit of ours that puts large files into the place of small ones: they have as
+// many rows, of the same topics, and nothing else has changed.
+func (h *history) compacted(base, next table.Metadata, head map[string]iceberg.DataFile) error {
+	before, err := h.files.live(base.CurrentSnapshot())
+	if err != nil {
+		return err
+	}
+	rows := map[string]int64{} // by directory
+	gone, added := 0, 0
+	for f, df := range before {
+		if head[f] == nil {
+			gone++
+			rows[path.Base(path.Dir(f))] -= df.Count()
+		}
+	}
+	for f, df := range head {
+		if before[f] != nil {
+			continue
+		}
+		if h.adopted[f] {
+			return fmt.Errorf("%s was in the table before", f)
+		}
+		h.adopted[f] = true
+		added++
+		dir := path.Base(path.Dir(f))
+		if dir == "compacted" { // of those that lie in no topic's directory
+			dir = "stranger"
+		}
+		rows[dir] += df.Count()
+	}
+	for dir, n := range rows {
+		if n != 0 {
+			return fmt.Errorf("a compaction of %d files to %d changed the rows of %s by %d", gone, added, dir, n)
+		}
+	}
+	if gone <= added {
+		return fmt.Errorf("a compaction made %d files of %d", added, gone)
+	}
+	for key, value := range next.Properties() {
+		if old, ok := base.Properties()[key]; key != "tabletopic.heads" && (!ok || old != value) {
+			return fmt.Errorf("a compaction changed the property %s from %q to %q", key, old, value)
+		}
+	}
+	h.compactions++
+	h.live = set(head)
+	return nil
 }
 
 // repartitions tells whether the settings of topics ask for partitions.

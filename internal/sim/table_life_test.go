@@ -165,10 +165,10 @@ func (l *tableLife) open() error {
 	schemas := control.NewSchemas(l.lookup, nil)
 	data := locate(&tableBucket{inFlight{w.disk, &w.sent}, l.actor})
 	locators := func(string) catalog.Locator { return data }
-	l.coordinators = coordinator.Open(l.set, l.ctl, func(string) (catalog.Catalog, error) { return cat, nil }, schemas, locators,
-		coordinator.SweepConfig{Interval: w.plan.grace / 4, Grace: w.plan.grace}, nil, log)
 	shared := worker.NewShared(1, 0, nil)
 	shared.Grace = w.plan.grace
+	l.coordinators = coordinator.Open(l.set, l.ctl, func(string) (catalog.Catalog, error) { return cat, nil }, schemas, locators,
+		coordinator.SweepConfig{Interval: w.plan.grace / 4, Grace: w.plan.grace}, shared, nil, log)
 	l.workers = worker.Open(l.set, l.ctl, schemas, locators, shared, log)
 	return nil
 }

@@ -70,6 +70,7 @@ type tablePlan struct {
 	streams           objectstore.Faults
 	mute              time.Duration // the longest that a node cannot write its log, while its bucket and catalog serve
 	frozen            time.Duration // the longest that the catalog takes no data, while it answers all else
+	compact           int           // small files that become one; 0 if they stay
 	transactions      float64       // share of what is produced that is a transaction; half of these are aborted
 }
 
@@ -119,6 +120,7 @@ func newTablePlan(r *rand.Rand) tablePlan {
 		p.foreign, p.foreignEvery, p.steps.foreign = []string{"replace"}, 5*time.Second, 0.05
 	}
 	p.transactions = pick(r, 0, 0, 0.3, 0.7)
+	p.compact = pick(r, 0, 2, 2, 3)
 	p.mixed = !slices.Contains(p.foreign, "drop") && !slices.Contains(p.foreign, "replace")
 	return p
 }
