@@ -280,11 +280,17 @@ func (h *history) compacted(base, next table.Metadata, head map[string]iceberg.D
 		return err
 	}
 	rows := map[string]int64{} // by directory
+	dirOf := func(f string) string {
+		if dir := path.Base(path.Dir(f)); dir != "compacted" { // where the rows of strangers go
+			return dir
+		}
+		return "stranger"
+	}
 	gone, added := 0, 0
 	for f, df := range before {
 		if head[f] == nil {
 			gone++
-			rows[path.Base(path.Dir(f))] -= df.Count()
+			rows[dirOf(f)] -= df.Count()
 		}
 	}
 	for f, df := range head {
@@ -296,11 +302,7 @@ func (h *history) compacted(base, next table.Metadata, head map[string]iceberg.D
 		}
 		h.adopted[f] = true
 		added++
-		dir := path.Base(path.Dir(f))
-		if dir == "compacted" { // of those that lie in no topic's directory
-			dir = "stranger"
-		}
-		rows[dir] += df.Count()
+		rows[dirOf(f)] += df.Count()
 	}
 	for dir, n := range rows {
 		if n != 0 {
