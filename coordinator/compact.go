@@ -380,11 +380,9 @@ func (s *slots) leave(took time.Duration) {
 // tells how far it is. It ends when there is nothing left to do, or ctx does. The coordinator of the topic
 // must be here.
 func (m *Manager) Compact(ctx context.Context, topic uuid.UUID, tell func(CompactionReport)) (CompactionReport, error) {
-	m.mu.Lock()
-	c := m.coordinators[topic]
-	m.mu.Unlock()
-	if c == nil {
-		return CompactionReport{}, errors.New("its coordinator is with the leader of partition 0, which is not here")
+	c, err := m.begun(ctx, topic)
+	if err != nil {
+		return CompactionReport{}, err
 	}
 	if err := c.Trouble(); err != nil {
 		return CompactionReport{}, err
@@ -412,13 +410,29 @@ func (m *Manager) Compact(ctx context.Context, topic uuid.UUID, tell func(Compac
 	}
 }
 
+// begun returns the coordinator of a topic. That of a table that was just switched on begins in a moment.
+func (m *Manager) begun(ctx context.Context, topic uuid.UUID) (*Coordinator, error) {
+	for range 100 {
+		m.mu.Lock()
+		c := m.coordinators[topic]
+		m.mu.Unlock()
+		if c != nil {
+			return c, nil
+		}
+		if err := sleep(ctx, 100*time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
+	return nil, errors.New("the table is switched off, or its coordinator is with the leader of partition 0, which is not here")
+}
+
 // ask takes somebody who wants the table compacted now.
 func (c *Coordinator) ask(a *compactionAsk) {
 	switch {
 	case c.compaction.asked != nil && c.compaction.asked.ctx.Err() == nil:
 		a.end <- errors.New("somebody else has it compacted already")
-	case c.table == nil || !c.own:
-		a.end <- errors.New("the table has no commit of the topic yet")
+	case c.table == nil || !c.own: // the topic has nothing in it
+		a.end <- nil
 	default:
 		c.compaction.asked = a
 	}

@@ -33,7 +33,9 @@ type TableStatus struct {
 	CommitAge int64                  `json:"commit_age_ms,omitempty"`
 	Rows      int64                  `json:"rows"`
 	Files     int64                  `json:"files"`
-	Waiting   int                    `json:"files_waiting"` // written, for the next commit
+	Waiting   int                    `json:"files_waiting"`         // written, for the next commit
+	Small     *int                   `json:"small_files,omitempty"` // when the table was last looked through for them, by the server that leads partition 0
+	Compacted *time.Time             `json:"compacted,omitempty"`   // the last compaction, unless its snapshot has expired
 
 	// DeadLetters are the records that could not become rows, by cause, since their server started.
 	DeadLetters map[string]int64 `json:"dead_letters,omitempty"`
@@ -74,6 +76,7 @@ type PartitionStatus struct {
 //	GET  /api/tables/{topic}                TableStatus
 //	POST /api/tables/{topic}/verify?deep=true&strict=true   VerifyStatus, …: JSON lines as it goes on
 //	POST /api/tables/{topic}/migrate-mapping?dry-run=true   MappingStatus
+//	POST /api/tables/{topic}/compact                        CompactStatus, …: JSON lines as it goes on
 func (n *Node) handleAPI(mux *http.ServeMux) {
 	mux.HandleFunc("GET /api/tables", func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), listPatience)
@@ -106,6 +109,7 @@ func (n *Node) handleAPI(mux *http.ServeMux) {
 	})
 	mux.HandleFunc("POST /api/tables/{topic}/verify", n.verifyTable)
 	mux.HandleFunc("POST /api/tables/{topic}/migrate-mapping", n.migrateMapping)
+	mux.HandleFunc("POST /api/tables/{topic}/compact", n.compactTable)
 }
 
 // listPatience is how long a list waits for the catalogs of its tables; those that have not

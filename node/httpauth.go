@@ -194,7 +194,7 @@ func apiRight(part []string, method string, reads bool) right {
 		return right{op: kmsg.ACLOperationDescribe, typ: kmsg.ACLResourceTypeTopic, name: part[2]}
 	case table && part[3] == "verify":
 		return right{op: kmsg.ACLOperationRead, typ: kmsg.ACLResourceTypeTopic, name: part[2]}
-	case table && part[3] == "migrate-mapping": // to the settings of the topic
+	case table && (part[3] == "migrate-mapping" || part[3] == "compact"): // to the settings of the topic
 		return right{op: kmsg.ACLOperationAlterConfigs, typ: kmsg.ACLResourceTypeTopic, name: part[2]}
 	case reads && part[1] != "schemas", part[1] == "objects": // schemas are all that the registry keeps, of all subjects
 		return onCluster(kmsg.ACLOperationDescribe)

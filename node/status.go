@@ -65,6 +65,9 @@ func (n *Node) status(ctx context.Context, t metadata.Topic, cfg partition.Table
 	if coordinated {
 		s.says(known.State, known.Ailment)
 	}
+	if known.Survey != nil {
+		s.Small = &known.Survey.Small
+	}
 	tbl := known.Table
 	if live || !coordinated {
 		_, loaded, err := n.load(ctx, t, cfg)
@@ -83,6 +86,9 @@ func (n *Node) status(ctx context.Context, t metadata.Topic, cfg partition.Table
 		}
 		if snapshot, at := coordinator.LastCommit(tbl); snapshot != 0 {
 			s.Committed, s.CommitAge = &at, max(0, now.Sub(at).Milliseconds())
+		}
+		if at := coordinator.LastCompaction(tbl); !at.IsZero() {
+			s.Compacted = &at
 		}
 	}
 	if leader := t.Partitions[0].Leader; !coordinated && !n.set.Lives(leader) {
@@ -143,7 +149,7 @@ func (n *Node) askNode(ctx context.Context, m metadata.Member, tables map[string
 	}
 	for _, said := range list.Tables {
 		if s := tables[said.Topic]; s != nil {
-			s.State, s.Message, s.Since = said.State, said.Message, said.Since
+			s.State, s.Message, s.Since, s.Small = said.State, said.Message, said.Since, said.Small
 		}
 	}
 }

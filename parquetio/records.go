@@ -8,13 +8,14 @@ import (
 	"github.com/apache/iceberg-go"
 )
 
-// CheckCopy refuses a table that has columns whose values this version cannot write: files of it
-// cannot be written again.
+// CheckCopy refuses a table that has columns whose values this version cannot read and write again:
+// those of types that it does not know, and variants, which other writers may shred.
 func CheckCopy(schema *iceberg.Schema) error {
 	cols, _ := layout(schema)
 	for i := range cols {
-		if _, null := cols[i].typ.(iceberg.UnknownType); cols[i].kind == columnUnknown && !null {
-			return fmt.Errorf("column %s is a %s, which this version cannot write", cols[i].path, cols[i].typ)
+		_, null := cols[i].typ.(iceberg.UnknownType)
+		if _, variant := cols[i].typ.(iceberg.VariantType); variant || cols[i].kind == columnUnknown && !null {
+			return fmt.Errorf("column %s is a %s, which this version cannot write again", cols[i].path, cols[i].typ)
 		}
 	}
 	return nil

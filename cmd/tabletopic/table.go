@@ -14,9 +14,9 @@ import (
 )
 
 func newTable() *cobra.Command {
-	cmd := parent("table", "List, describe, watch, verify and migrate the tables of topics")
+	cmd := parent("table", "List, describe, watch, verify, compact and migrate the tables of topics")
 	s := serverFlags(cmd)
-	cmd.AddCommand(newTableList(s), newTableDescribe(s), newTableStatus(s), newTableVerify(s), newTableMigrateMapping(s))
+	cmd.AddCommand(newTableList(s), newTableDescribe(s), newTableStatus(s), newTableVerify(s), newTableCompact(s), newTableMigrateMapping(s))
 	return cmd
 }
 

@@ -36,7 +36,8 @@ func newTableStatus(s *server) *cobra.Command {
   unknown   its coordinator is with a server that is away: the message names it
 
 LAG is of records that the table lacks, by number and by age; UNWRITTEN of those that no data
-file has either; FILES WAITING are data files for the next commit. With topics named, or
+file has either; FILES WAITING are data files for the next commit. SMALL FILES are those that
+wait to become larger, when the table was last looked through, and COMPACTED is when some did. With topics named, or
 --output json, each partition is shown. DEAD LETTERS are counted by cause since the server
 started.
 
@@ -110,9 +111,9 @@ func printTableStatus(w io.Writer, out *output, tables []node.TableStatus, parti
 	rows := [][]string{}
 	for _, t := range tables {
 		rows = append(rows, []string{t.Topic, t.Table, orDash(t.Catalog), string(t.State), snapshotName(t.Snapshot), commitAge(&t), number(t.Rows),
-			number(t.LagRecords), lag(t.LagMillis), number(t.UnwrittenRecords), number(int64(t.Waiting)), causes(t.DeadLetters)})
+			number(t.LagRecords), lag(t.LagMillis), number(t.UnwrittenRecords), number(int64(t.Waiting)), small(t.Small), compactedAt(t.Compacted), causes(t.DeadLetters)})
 	}
-	err := out.print(w, tables, []string{"TOPIC", "TABLE", "CATALOG", "STATE", "SNAPSHOT", "COMMITTED", "ROWS", "LAG", "LAG TIME", "UNWRITTEN", "FILES WAITING", "DEAD LETTERS"}, rows)
+	err := out.print(w, tables, []string{"TOPIC", "TABLE", "CATALOG", "STATE", "SNAPSHOT", "COMMITTED", "ROWS", "LAG", "LAG TIME", "UNWRITTEN", "FILES WAITING", "SMALL FILES", "COMPACTED", "DEAD LETTERS"}, rows)
 	if err != nil || out.format == "json" {
 		return err
 	}
@@ -162,6 +163,20 @@ func commitAge(t *node.TableStatus) string {
 		return "-"
 	}
 	return (time.Duration(t.CommitAge) * time.Millisecond).Round(time.Second).String() + " ago"
+}
+
+func small(files *int) string {
+	if files == nil {
+		return "-"
+	}
+	return number(int64(*files))
+}
+
+func compactedAt(at *time.Time) string {
+	if at == nil {
+		return "-"
+	}
+	return at.Local().Format(time.DateTime)
 }
 
 func causes(letters map[string]int64) string {
