@@ -1,0 +1,261 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/tabletopic/tabletopic/internal/lab"
+)
+
+// A keyState is what a topic may say of each key in the end: the values that the last record may have, null
+// for a tombstone, and "" if there may be none.
+type keyState struct {
+	mu     sync.Mutex
+	values map[string][]string // guarded by mu
+}
+
+func (k *keyState) is(key, value string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.values[key] = []string{value}
+}
+
+// maybe says that value is written, or not.
+func (k *keyState) maybe(key, value string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.values[key] == nil {
+		k.values[key] = []string{""}
+	}
+	k.values[key] = append(k.values[key], value)
+}
+
+// check compares the records of a topic, key and value of each, with what it must say.
+func (k *keyState) check(t *testing.T, who string, records [][2]string) {
+	t.Helper()
+	got := map[string]string{}
+	for _, r := range records {
+		got[r[0]] = r[1]
+	}
+	for key, allowed := range k.values {
+		value := got[key]
+		if !slices.Contains(allowed, value) && !(value == "" && slices.Contains(allowed, "null")) {
+			t.Errorf("%s: %s is %q, want one of %q", who, key, value, allowed)
+		}
+		delete(got, key)
+	}
+	if len(got) > 0 {
+		t.Errorf("%s: nobody wrote %v", who, got)
+	}
+}
+
+// A value of a record with a random number, or null.
+func randomValue(r *rand.Rand, text string) (value string, payload []byte) {
+	if r.IntN(5) == 0 {
+		return "null", nil
+	}
+	return text, []byte(text)
+}
+
+// A topic is compacted all the time, with room for few keys, while idempotent and transactional producers write to it and
+// the server is killed. Whoever reads it from its begin, in whatever language, ends with the state that the producers were told
+// of, and reads little more than one record for each key.
+func TestCompactedTopic(t *testing.T) {
+	t.Parallel()
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	s := startServer(t, "--upload-interval", "100ms", "--compaction-interval", "150ms", "--compaction-minor-interval", "200ms", "--compaction-major-interval", "300ms",
+		"--compaction-force-split", "500ms", "--log-cleaner-interval", "50ms", "--log-cleaner-dedupe-bytes", "32768", "--clean-interval", "500ms", "--delete-grace", "10s")
+	createTopic(t, s, "state", "cleanup.policy", "compact", "min.cleanable.dirty.ratio", "0.01", "delete.retention.ms", "500")
+	const keys = 300
+	want := &keyState{values: map[string][]string{}}
+	ctx, stop := context.WithCancel(context.Background())
+	var producers sync.WaitGroup
+	for n := range 2 {
+		producers.Go(func() {
+			r := rand.New(rand.NewPCG(seed, uint64(n)))
+			cl := s.client(kgo.DefaultProduceTopic("state"), kgo.ProducerBatchCompression([]kgo.CompressionCodec{kgo.ZstdCompression(), kgo.NoCompression()}[n]))
+			for i := 0; ctx.Err() == nil; i++ {
+				var batch []*kgo.Record
+				values := map[string]string{}
+				for range 1 + r.IntN(50) {
+					key := fmt.Sprintf("plain-%d-%d", n, r.IntN(keys))
+					value, payload := randomValue(r, fmt.Sprint(i, strings.Repeat(".", r.IntN(100))))
+					batch = append(batch, &kgo.Record{Key: []byte(key), Value: payload})
+					values[key] = value
+				}
+				if err := cl.ProduceSync(context.Background(), batch...).FirstErr(); err != nil {
+					t.Errorf("producer %d: %v", n, err)
+					return
+				}
+				for key, value := range values {
+					want.is(key, value)
+				}
+			}
+		})
+		producers.Go(func() {
+			r := rand.New(rand.NewPCG(seed, uint64(n+2)))
+			for ctx.Err() == nil {
+				transactState(ctx, s, r, n, keys, want)
+			}
+		})
+	}
+	for range 6 {
+		timer := time.NewTimer(1500 * time.Millisecond)
+		<-timer.C
+		s.kill()
+		s.start()
+	}
+	stop()
+	producers.Wait()
+	for n := range 2 { // fences what a producer may have left open
+		cl := stateProducer(s, n)
+		if err := cl.BeginTransaction(); err != nil {
+			t.Fatal(err)
+		}
+		if err := cl.ProduceSync(context.Background(), &kgo.Record{Key: []byte("fence"), Value: []byte("fence")}).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+		if err := cl.EndTransaction(context.Background(), kgo.TryAbort); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cl := s.client(kgo.DefaultProduceTopic("state"))
+	if err := cl.ProduceSync(context.Background(), &kgo.Record{Key: []byte("end"), Value: []byte("end")}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	want.is("end", "end")
+	live := 0
+	for _, allowed := range want.values {
+		if slices.ContainsFunc(allowed, func(v string) bool { return v != "" && v != "null" }) {
+			live++
+		}
+	}
+	ends, err := s.admin().ListEndOffsets(context.Background(), "state")
+	if err != nil {
+		t.Fatal(err)
+	}
+	end, _ := ends.Lookup("state", 0)
+	records := readState(t, s)
+	eventually(t, 2*time.Minute, "the topic is compacted", func() error {
+		if records = readState(t, s); len(records) > live+live/4+50 {
+			return fmt.Errorf("%d records are left for %d keys", len(records), live)
+		}
+		return nil
+	})
+	want.check(t, "franz-go", records)
+	t.Logf("%d offsets, %d keys, %d records", end.Offset, live, len(records))
+	if end.Offset < 4*int64(live) {
+		t.Errorf("%d offsets for %d keys: the test tests little", end.Offset, live)
+	}
+
+	printed, _ := startKafkaTools(t, s).run("", "consumer.ConsoleConsumer", "--bootstrap-server", s.kafka, "--topic", "state", "--from-beginning",
+		"--isolation-level", "read_committed", "--formatter-property", "print.key=true", "--max-messages", fmt.Sprint(len(readState(t, s))), "--timeout-ms", "60000")
+	want.check(t, "Java", tabbed(printed))
+	venv := filepath.Join(lab.Home(), "python-clients", "venv", "bin", "python")
+	for _, p := range [][2]string{{python(), "confluent-kafka"}, {venv, "kafka-python"}, {venv, "aiokafka"}} {
+		want.check(t, p[1], tabbed(run(t, []string{"PYTHONDONTWRITEBYTECODE=1"}, "timeout", "120", p[0], "lab/clients/state.py", p[1], s.kafka, "state")))
+	}
+}
+
+func stateProducer(s *server, n int) *kgo.Client {
+	return s.client(kgo.DefaultProduceTopic("state"), kgo.TransactionalID(fmt.Sprint("state-", n)), kgo.RecordDeliveryTimeout(10*time.Second), kgo.MaxProduceRequestsInflightPerBroker(1))
+}
+
+// transactState makes transactions until one fails or the time is over.
+func transactState(ctx context.Context, s *server, r *rand.Rand, n, keys int, want *keyState) {
+	cl := stateProducer(s, n)
+	defer cl.Close()
+	for i := 0; ctx.Err() == nil; i++ {
+		if err := cl.BeginTransaction(); err != nil {
+			return
+		}
+		values := map[string]string{}
+		for j := range 1 + r.IntN(30) {
+			key := fmt.Sprintf("txn-%d-%d", n, r.IntN(keys))
+			value, payload := randomValue(r, fmt.Sprint(r.Uint64(), ".", j))
+			cl.Produce(context.Background(), &kgo.Record{Key: []byte(key), Value: payload}, nil)
+			values[key] = value
+		}
+		try := kgo.TransactionEndTry(r.IntN(3) > 0)
+		end, cancel := context.WithTimeout(context.Background(), time.Minute)
+		err := cl.Flush(end)
+		if err == nil {
+			err = cl.EndTransaction(end, try)
+		}
+		cancel()
+		for key, value := range values {
+			switch {
+			case err == nil && try == kgo.TryCommit:
+				want.is(key, value)
+			case err != nil:
+				want.maybe(key, value)
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// readState reads the topic as far as the record with the key "end".
+func readState(t testing.TB, s *server) (records [][2]string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	cl := s.client(kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{"state": {0: kgo.NewOffset().At(0)}}), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	defer cl.Close()
+	last := int64(-1)
+	for {
+		fetches := cl.PollFetches(ctx)
+		if err := fetches.Err(); err != nil {
+			t.Fatalf("read behind offset %d: %v", last, err)
+		}
+		end := false
+		fetches.EachRecord(func(r *kgo.Record) {
+			if r.Offset <= last {
+				t.Errorf("offset %d after %d", r.Offset, last)
+			}
+			last = r.Offset
+			value := string(r.Value)
+			if r.Value == nil {
+				value = "null"
+			}
+			records = append(records, [2]string{string(r.Key), value})
+			end = end || string(r.Key) == "end"
+		})
+		if end {
+			return records
+		}
+	}
+}
+
+func tabbed(printed string) (records [][2]string) {
+	for line := range strings.SplitSeq(strings.TrimSpace(printed), "\n") {
+		if key, value, ok := strings.Cut(line, "\t"); ok {
+			records = append(records, [2]string{key, value})
+		}
+	}
+	return records
+}
+
+// createTopic makes a topic of one partition.
+func createTopic(t testing.TB, s *server, name string, config ...string) {
+	t.Helper()
+	set := map[string]*string{}
+	for i := 0; i+1 < len(config); i += 2 {
+		set[config[i]] = &config[i+1]
+	}
+	if resp, err := s.admin().CreateTopic(context.Background(), 1, 1, set, name); err != nil {
+		t.Fatalf("create topic %s: %v %s", name, err, resp.ErrMessage)
+	}
+}
