@@ -314,7 +314,7 @@ func BenchmarkCommits(b *testing.B) {
 var (
 	commits = flag.Int("commits", 10_000, "how many commits BenchmarkCommits makes")
 	topics  = flag.Int("topics", 1000, "how many topics BenchmarkTopics has")
-	schemas = flag.Int("schemas", 200_000, "how many schemas BenchmarkManySchemas registers")
+	schemas = flag.Int("schemas", 2000, "how many schemas BenchmarkManySchemas registers")
 	minutes = flag.Int("minutes", 4, "how long BenchmarkTopics produces")
 )
 
@@ -678,7 +678,10 @@ func BenchmarkManySchemas(b *testing.B) {
 		all := func(n int, do func(cl *sr.Client, i int) error) time.Duration {
 			start := time.Now()
 			g, next := errgroup.Group{}, atomic.Int64{}
-			cl := s.registry()
+			cl, err := sr.NewClient(sr.URLs(s.registryURL()), sr.HTTPClient(&http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: clients}}))
+			if err != nil {
+				b.Fatal(err)
+			}
 			for range clients {
 				g.Go(func() error {
 					for {
