@@ -27,11 +27,12 @@ func compacted(more ...string) map[string]string {
 	return cfg
 }
 
-// newCleanCluster uploads at once, and leaves all cleaning to the test.
+// newCleanCluster leaves all cleaning to the test, and uploads each append by itself: the log cache may go on
+// serving what was appended together with what may not be cleaned yet.
 func newCleanCluster(t testing.TB) *cluster {
 	c := newCluster(t)
 	c.cfg.CleanerInterval = -1
-	c.wal.UploadInterval = time.Millisecond
+	c.wal.UploadInterval, c.wal.UploadBytes, c.wal.LogCacheBytes = time.Millisecond, 1, 2
 	return c
 }
 
