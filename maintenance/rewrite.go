@@ -23,6 +23,9 @@ const (
 	batchRows = 4096
 	// wholeBytes is the size up to which a file is read by one request.
 	wholeBytes = 8 << 20
+	// leastSplit is the size from which rows may go to several files. What a file will have is not known
+	// before its rows are encoded, and a group is to become one.
+	leastSplit = 32 << 20
 	// MaxOutputs is how many files a group becomes at most: rows that take more room than before, because
 	// the table has another codec by now, may need more than one.
 	MaxOutputs = 4
@@ -49,7 +52,7 @@ type Cores interface {
 }
 
 // Rewrite reads the files of a group and writes their rows to the first of names, and the next when
-// one has the target size. It returns the entries of what it wrote. The order is what rows of one file are sorted
+// one has twice the target size. It returns the entries of what it wrote. The order is what rows of one file are sorted
 // by; none if it is zero. Nothing of the table changes. Cores may be nil.
 func Rewrite(ctx context.Context, t *table.Table, g Group, names []string, p Policy, order table.SortOrder, cores Cores) ([]iceberg.DataFile, error) {
 	files, err := rewrite(ctx, t, g, names, p.withDefaults(), order, cores)
@@ -97,7 +100,7 @@ func rewrite(ctx context.Context, t *table.Table, g Group, names []string, p Pol
 			err = w.out.AppendRecords(b)
 		}
 		b.Release()
-		if err == nil && w.out.Full(p.Target) {
+		if err == nil && w.out.Full(max(2*p.Target, leastSplit)) {
 			err = w.close()
 		}
 		if cores != nil {
@@ -109,6 +112,9 @@ func rewrite(ctx context.Context, t *table.Table, g Group, names []string, p Pol
 	}
 	if err := w.close(); err != nil {
 		return nil, err
+	}
+	if len(w.done) >= len(g.Files) {
+		return nil, fmt.Errorf("they would become %d", len(w.done))
 	}
 	if w.rows != g.Rows || w.written != g.Rows {
 		return nil, fmt.Errorf("%d rows were read and %d written, the table says %d", w.rows, w.written, g.Rows)

@@ -164,9 +164,12 @@ type tableWorld struct {
 }
 
 func newTableWorld(t *testing.T, seed uint64) *tableWorld {
-	r := rand.New(rand.NewPCG(seed, 3))
+	return plannedTableWorld(t, seed, newTablePlan(rand.New(rand.NewPCG(seed, 3))))
+}
+
+func plannedTableWorld(t *testing.T, seed uint64, plan tablePlan) *tableWorld {
 	w := &tableWorld{
-		simulation: newSimulation(t, seed), plan: newTablePlan(r), disk: newRecorder(),
+		simulation: newSimulation(t, seed), plan: plan, disk: newRecorder(),
 		others: make(chan struct{}, 1), byOthers: map[string]string{}, histories: map[string]*history{},
 	}
 	w.files = newFiles(w.failing, w.disk.all)
