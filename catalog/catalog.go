@@ -53,7 +53,8 @@ type Catalog interface {
 	Drop(ctx context.Context, id table.Identifier) error
 }
 
-// A Commit is one change of a table. Schema, Spec and Order each stand alone; the other fields go together.
+// A Commit is one change of a table. Schema, Spec and Order each stand
+// alone, but for Properties beside a Schema; the other fields go together.
 type Commit struct {
 	// Schema becomes the current schema. It is an evolution of base's: new fields carry
 	// ids above base's last assigned id.

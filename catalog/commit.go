@@ -106,8 +106,8 @@ func requirements(base table.Metadata) []table.Requirement {
 }
 
 func (p *Prepared) evolve(base *table.Table, c Commit) error {
-	if len(c.Files) > 0 || c.Snapshot || c.Replaces != nil || len(c.Properties) > 0 {
-		return errors.New("prepare schema commit: the schema goes alone")
+	if len(c.Files) > 0 || c.Snapshot || c.Replaces != nil {
+		return errors.New("prepare schema commit: a schema goes without files")
 	}
 	next := iceberg.NewSchemaWithIdentifiers(0, c.Schema.IdentifierFieldIDs, c.Schema.Fields()...)
 	current, err := iceberg.IndexByID(base.Schema())
@@ -126,6 +126,9 @@ func (p *Prepared) evolve(base *table.Table, c Commit) error {
 		}
 	}
 	p.Updates = []table.Update{table.NewAddSchemaUpdate(next), table.NewSetCurrentSchemaUpdate(-1)}
+	if len(c.Properties) > 0 {
+		p.Updates = append(p.Updates, table.NewSetPropertiesUpdate(c.Properties))
+	}
 	return nil
 }
 

@@ -737,7 +737,13 @@ func (c *Coordinator) tryFit(ctx context.Context, v *parquetio.ValueSchema) (don
 	if !changed {
 		return true, nil
 	}
-	t, err := c.alter(ctx, catalog.Commit{Schema: next})
+	commit := catalog.Commit{Schema: next}
+	if names, err := extendNameMapping(c.table.Properties()[table.DefaultNameMappingKey], c.table.Schema(), next); err != nil {
+		c.log.Warn("the table's name mapping stays as it is", "error", err)
+	} else if names != "" {
+		commit.Properties = iceberg.Properties{table.DefaultNameMappingKey: names}
+	}
+	t, err := c.alter(ctx, commit)
 	switch {
 	case err == nil:
 		c.log.Info("table schema evolved", "schema", next.ID, "columns", next.NumFields())

@@ -1,15 +1,20 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sr"
+
+	"github.com/tabletopic/tabletopic/coordinator/control"
 )
 
 // A table that was made with the first version of the type mapping keeps to it, whatever the release,
@@ -74,7 +79,7 @@ func TestMigrateMapping(t *testing.T) {
 			t.Fatalf("exit %d, want %q in\n%s", code, want, out)
 		}
 	}
-	migrate("1 to 2: would be migrated", "--dry-run")
+	migrate("1 to 3: would be migrated", "--dry-run")
 	alter("table.topic.mapping.protobuf.zero.as.null=true", "table.topic.on.incompatible=dlq")
 	if out, code := s.cli("", "table", "migrate-mapping", "sales"); code != 1 || !strings.Contains(out, "table.topic.on.incompatible=new-column") {
 		t.Errorf("a migration after which no record would fit: exit %d\n%s", code, out)
@@ -82,6 +87,9 @@ func TestMigrateMapping(t *testing.T) {
 	alter("table.topic.on.incompatible=new-column")
 	migrate("amount__v2", "--dry-run") // nothing was done
 	migrate("1 to 3;zero=null: migrated")
+	if name := metadataLocation(t, s, "sales"); !controlLogNames(t, s, name) {
+		t.Errorf("the control log does not name %s, which a sweep would not find", name)
+	}
 	migrate("3;zero=null to 3;zero=null: nothing to do")
 
 	// The leader notices within a commit, or when it has had nothing to do for a while.
@@ -105,4 +113,52 @@ func TestMigrateMapping(t *testing.T) {
 	if got := l.query(t, s, "duckdb", "SELECT id, n, amount, amount__v2 FROM ice.default.sales WHERE id IN (1, 1000)"); got != after {
 		t.Errorf("version 2:\n%swant\n%s", got, after)
 	}
+}
+
+// metadataLocation is that of a topic's table, as the catalog has it now.
+func metadataLocation(t *testing.T, s *server, topic string) string {
+	t.Helper()
+	resp, err := http.Get(s.catalogURL() + "/v1/namespaces/default/tables/" + topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var table struct {
+		Location string `json:"metadata-location"`
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&table); err != nil || table.Location == "" {
+		t.Fatalf("%s: %v", resp.Status, err)
+	}
+	return table.Location
+}
+
+// controlLogNames reports whether a file is named in what the control log has by now.
+func controlLogNames(t *testing.T, s *server, name string) bool {
+	t.Helper()
+	ends, err := s.admin().ListEndOffsets(context.Background(), control.TopicName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, left := map[int32]kgo.Offset{}, int64(0)
+	ends.Each(func(o kadm.ListedOffset) {
+		if o.Offset > 0 {
+			from[o.Partition] = kgo.NewOffset().AtStart()
+			left += o.Offset
+		}
+	})
+	cl := s.client(kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{control.TopicName: from}))
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for left > 0 {
+		fetches := cl.PollFetches(ctx)
+		if err := fetches.Err0(); err != nil {
+			t.Fatal(err)
+		}
+		for r := range fetches.RecordsAll() {
+			if left--; bytes.Contains(r.Value, []byte(name)) {
+				return true
+			}
+		}
+	}
+	return false
 }

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -16,12 +17,14 @@ import (
 func TestWhatRecordsAre(t *testing.T) {
 	t.Parallel()
 	l := directoryLake(t)
+	l.queryEnv = sharedEngines(t)
 	s := l.server(t)
 	lag := 500 * time.Millisecond
 	s.createTopic("lines", 1, lag, "table.topic.value.format", "string", "table.topic.key.format", "string", "table.topic.key.column", "who")
 	s.createTopic("blobs", 1, lag, "automq.table.topic.convert.value.type", "raw", "table.topic.tombstone", "skip")
 	s.createTopic("bare", 1, lag, "table.topic.value.format", "latest", "table.topic.key.format", "schema-id")
 	const key = `{"type":"record","name":"K","fields":[{"name":"id","type":"long"}]}`
+	s.createTopic("pairs", 1, lag, "table.topic.value.format", "json", "table.topic.key.format", "json")
 	registerSchema(t, s, "bare-value", eventSchema)
 	keyHeader := registerSchema(t, s, "bare-key", key)
 	type keyed struct {
@@ -36,6 +39,10 @@ func TestWhatRecordsAre(t *testing.T) {
 		{Topic: "blobs"},
 		{Topic: "bare", Key: encoded(t, keyHeader, key, keyed{7}), Value: encoded(t, nil, eventSchema, event{1, "x"})},
 		{Topic: "bare", Key: encoded(t, keyHeader, key, keyed{8})},
+		{Topic: "pairs", Key: []byte(`{"id":1}`), Value: []byte(`{"a":"x"}`)},
+		{Topic: "pairs", Key: []byte(`null`), Value: []byte(`{"a":"y"}`)},
+		{Topic: "pairs", Value: []byte(`{"a":"z"}`)},
+		{Topic: "pairs", Key: []byte(`{"id":-9223372036854775808,"region":"é"}`)},
 		// As newer serializers do it, the header names the schema of the key.
 		{Topic: "bare", Key: encoded(t, nil, key, keyed{9}), Value: encoded(t, nil, eventSchema, event{2, "y"}), Headers: []kgo.RecordHeader{{Key: "__key_schema_id", Value: keyHeader}}},
 	} {
@@ -47,13 +54,20 @@ func TestWhatRecordsAre(t *testing.T) {
 		rows      int64
 		sql, want string
 	}{
+		"pairs": {4, "SELECT a, _key.id AS id, _key.region AS region FROM ice.default.pairs", "a,id,region\nNULL,-9223372036854775808,é\nx,1,NULL\ny,NULL,NULL\nz,NULL,NULL\n"},
 		"lines": {2, "SELECT value, who FROM ice.default.lines", "value,who\nfirst,ada\nsecond,NULL\n"},
 		"blobs": {1, "SELECT octet_length(value) AS n FROM ice.default.blobs", "n\n2\n"},
 		"bare":  {3, `SELECT id, text, _key.id AS k FROM ice.default.bare`, "id,text,k\n1,x,7\n2,y,9\nNULL,NULL,8\n"},
 	} {
 		waitForTable(t, s, topic, c.rows, 3*time.Minute)
-		if got := l.query(t, s, "duckdb", c.sql); got != c.want {
-			t.Errorf("%s:\n%swant\n%s", topic, got, c.want)
+		for _, engine := range []string{"duckdb", "trino"} {
+			sql := c.sql
+			if engine == "trino" {
+				sql = strings.ReplaceAll(sql, "octet_length", "length") // of binary
+			}
+			if got := l.query(t, s, engine, sql); got != c.want {
+				t.Errorf("%s by %s:\n%swant\n%s", topic, engine, got, c.want)
+			}
 		}
 		if out, code := s.cli("", "table", "verify", topic, "--deep"); code != 0 {
 			t.Errorf("table verify %s: exit %d\n%s", topic, code, out)
@@ -186,5 +200,41 @@ func TestSchemasByGUIDInHeaders(t *testing.T) {
 	got := l.query(t, s, "duckdb", `SELECT count(*) AS n, sum(id) AS ids, sum(_key.id) AS keys, max(text) AS text, any_value(len(_kafka.headers)) AS headers FROM ice.default.events`)
 	if want := "n,ids,keys,text,headers\n10,45,5,t9,2\n"; got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
+
+// Topics with names that no catalog would take become tables that two engines read under the name that
+// the server tells, each topic its own; two topics that would have the same table are refused.
+func TestTopicNamesBecomeTableNames(t *testing.T) {
+	t.Parallel()
+	l := directoryLake(t)
+	l.queryEnv = sharedEngines(t)
+	s := l.server(t)
+	topics := []string{"orders.v1", "Poc-Kafka", "a..b", "1abc", "_", "select", strings.Repeat("x", 249), strings.Repeat("x", 248) + "y"}
+	names := map[string]string{}
+	for i, topic := range topics {
+		s.createTopic(topic, 1, 300*time.Millisecond, "table.topic.value.format", "string")
+		produceAll(t, s, topic, []byte(fmt.Sprint("row of ", i)))
+	}
+	for i, topic := range topics {
+		waitForTable(t, s, topic, 1, time.Minute)
+		var status struct{ Table string }
+		if err := s.api("/api/tables/"+topic, &status); err != nil {
+			t.Fatal(err)
+		}
+		namespace, name, _ := strings.Cut(status.Table, ".")
+		if other, taken := names[status.Table]; taken || namespace != "default" || len(name) > 128 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" {
+			t.Errorf("topic %s is table %s, which topic %q is too, or no catalog takes", topic, status.Table, other)
+		}
+		names[status.Table] = topic
+		for _, engine := range []string{"duckdb", "trino"} {
+			want := fmt.Sprintf("value\nrow of %d\n", i)
+			if got := l.query(t, s, engine, fmt.Sprintf(`SELECT value FROM ice.default."%s"`, name)); got != want {
+				t.Errorf("topic %s by %s reads %q, want %q", topic, engine, got, want)
+			}
+		}
+	}
+	if out, code := s.cli("", "topic", "create", "poc_kafka", "--table"); code != 1 || !strings.Contains(out, "Poc-Kafka") {
+		t.Errorf("a topic of the same table: exit %d\n%s", code, out)
 	}
 }

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
+	"github.com/google/uuid"
 
 	"github.com/tabletopic/tabletopic/catalog"
 	"github.com/tabletopic/tabletopic/coordinator"
@@ -76,7 +78,13 @@ func (n *Node) migrate(ctx context.Context, t metadata.Topic, cfg partition.Tabl
 		if err != nil {
 			return nil, err
 		}
-		_, err = cat.Commit(ctx, tbl, catalog.Commit{Properties: iceberg.Properties{parquetio.MappingProperty: cfg.Mapping.String()}})
+		change := catalog.Commit{Properties: iceberg.Properties{parquetio.MappingProperty: cfg.Mapping.String()}, Attempt: uuid.New()}
+		// The sweep knows the metadata file by this, whatever comes of the commit.
+		entry := control.Journal{At: time.Now(), Table: tbl.Metadata().TableUUID(), Names: catalog.Names(tbl, change)}
+		if err := n.control.Append(ctx, t.ID, entry); err != nil {
+			return nil, fmt.Errorf("name the file that the migration writes: %w", err)
+		}
+		_, err = cat.Commit(ctx, tbl, change)
 		if err == nil {
 			s.Migrated = true
 			return s, nil

@@ -63,6 +63,7 @@ type Node struct {
 	external     catalog.Catalog // nil if there is none
 	catalogs     *named.Catalogs
 	schemas      *control.Schemas
+	control      *control.Topic
 	workers      *worker.Manager
 	coordinators *coordinator.Manager
 	txns         *txn.Manager
@@ -380,6 +381,7 @@ func (n *Node) openTables(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	n.control = ctl
 	n.onClose("control log", func(context.Context) error { ctl.Close(); return nil })
 	shared := worker.NewShared(runtime.GOMAXPROCS(0), n.cfg.TableMemory, worker.NewMetrics(n.metrics))
 	shared.Grace = n.cfg.TableSweepGrace

@@ -79,7 +79,7 @@ func (l *Locator) Lend(b Bucket) {
 }
 
 // Resolve returns the bucket and the key of a location: s3://bucket/key (s3a:// and s3n://
-// are the same), file:///abs/path or file:/abs/path, mem:///key. Nothing is
+// are the same), file:///abs/path, file:/abs/path or /abs/path, mem:///key. Nothing is
 // percent-decoded: a location with %20 names a file with %20.
 func (l *Locator) Resolve(ctx context.Context, location string) (Bucket, string, error) {
 	normal, err := normalLocation(location)
@@ -139,8 +139,12 @@ func (l *Locator) client(ctx context.Context, bucket string) (Bucket, error) {
 	return l.clients[bucket], nil
 }
 
-// normalLocation gives the one spelling of a location that Location has.
+// normalLocation gives the one spelling of a location that Location has. A path alone is that of a
+// local file: so other writers name theirs.
 func normalLocation(location string) (string, error) {
+	if strings.HasPrefix(location, "/") {
+		location = "file://" + location
+	}
 	scheme, rest, _ := strings.Cut(location, ":")
 	switch scheme {
 	case "s3", "s3a", "s3n", "mem":

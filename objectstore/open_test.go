@@ -108,6 +108,8 @@ func TestLocator(t *testing.T) {
 		{"file:" + root + "/warehouse/x", "file://" + root + "/warehouse", "x"},
 		{"file:" + root + "-other/x", "file://", strings.TrimPrefix(root, "/") + "-other/x"},
 		{"file:///else/a%20b", "file://", "else/a%20b"},
+		{root + "/x", "file://" + root, "x"}, // other writers name local files so
+		{"/else//a b", "file://", "else/a b"},
 		{"s3://b1/k/l", "s3://b1", "k/l"},
 		{"s3a://b1/k", "s3://b1", "k"},
 		{"s3n://b2/a b", "s3://b2", "a b"},
@@ -122,7 +124,7 @@ func TestLocator(t *testing.T) {
 	if one != two {
 		t.Error("one bucket has two clients")
 	}
-	for _, bad := range []string{"", "k", "/abs", "http://x/y", "s3:b/k", "s3://b", "s3://b/", "s3:///k", "s3://b/a//b", "file:x", "file:///a/../b", "file:///"} {
+	for _, bad := range []string{"", "k", "/", "/a/../b", "http://x/y", "s3:b/k", "s3://b", "s3://b/", "s3:///k", "s3://b/a//b", "file:x", "file:///a/../b", "file:///"} {
 		if _, _, err := l.Resolve(t.Context(), bad); err == nil {
 			t.Errorf("%q was resolved", bad)
 		}
