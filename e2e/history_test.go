@@ -304,7 +304,7 @@ func (h *histories) copy(ctx context.Context, name string) {
 func (h *histories) copyLife(ctx context.Context, name, id string) {
 	reader := &assignments{name: name}
 	session, err := kgo.NewGroupTransactSession(kgo.SeedBrokers(h.servers[0].kafka, h.servers[1].kafka), kgo.TransactionalID(id), kgo.ConsumerGroup("copy"), kgo.ConsumeTopics("source"),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.RequireStableFetchOffsets(), kgo.DefaultProduceTopic("target"),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.DefaultProduceTopic("target"),
 		kgo.TransactionTimeout(10*time.Second), kgo.RecordDeliveryTimeout(30*time.Second), kgo.SessionTimeout(10*time.Second), kgo.RebalanceTimeout(10*time.Second), kgo.MetadataMinAge(100*time.Millisecond),
 		kgo.OnPartitionsAssigned(reader.assigned), kgo.MaxConcurrentFetches(1))
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -52,6 +53,34 @@ func TestJournalComesBeforeTheFile(t *testing.T) {
 	p.produce(5)
 	p.committed()
 	p.exact(5, 0)
+	if n := early.Load(); n > 0 {
+		t.Errorf("%d files were written before the journal had their names", n)
+	}
+}
+
+// The name of a file that takes the place of small ones is in the journal before the file is written.
+func TestCompactionIsNamedBeforeItsFiles(t *testing.T) {
+	p := newPath(t, 1)
+	var early atomic.Int64
+	hold := p.bucket.Hold(objectstore.Before, func(op objectstore.Op, key string) bool {
+		if op != objectstore.OpPut || !strings.HasSuffix(key, ".parquet") {
+			return false
+		}
+		for _, e := range p.control.All(p.topic) {
+			if j, ok := e.(control.Journal); ok && slices.ContainsFunc(j.Names, func(n string) bool { return strings.HasSuffix(n, key) }) {
+				return false
+			}
+		}
+		early.Add(1)
+		return false
+	})
+	defer hold.Release(nil)
+	p.start()
+	p.wait(func() bool {
+		p.produce(1)
+		tab := p.committed()
+		return !coordinator.LastCompaction(tab).IsZero()
+	}, func() string { return "no compaction" })
 	if n := early.Load(); n > 0 {
 		t.Errorf("%d files were written before the journal had their names", n)
 	}
