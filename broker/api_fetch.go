@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/record"
 	"github.com/tabletopic/tabletopic/security"
 )
 
@@ -36,6 +37,7 @@ type fetch struct {
 	failed   bool              // a partition has an error: no reason to wait for records
 	full     bool              // there is no memory for more
 	total    int               // bytes of records read
+	passed   int               // batches that are left out
 	reserved int64             // of Broker.ansMemory, for them
 	cold     []*fetchPartition // that have records, but not in memory
 	leaders  []peer            // of partitions that are not led here
@@ -57,8 +59,10 @@ type fetchPartition struct {
 	leader   peer // of KIP-951, and its epoch; none if host is empty
 	epoch    int32
 
-	next int64 // offset after what was read
-	size int   // bytes read
+	next  int64        // offset after what was read
+	size  int          // bytes read
+	seen  bool         // something was read
+	empty record.Batch // the last that was read without records, and is left out; nil for none
 }
 
 // handleFetch answers when minBytes are there, at the latest after the wait that the
@@ -87,6 +91,7 @@ func handleFetch(ctx context.Context, b *Broker, r *request) (*answer, error) {
 	if f.failed {
 		f.redirect(r.conn.ctx)
 	}
+	f.restoreEmpty()
 	if session != nil {
 		f.session, f.topics = session.id, session.answer(f.topics)
 	}
@@ -233,7 +238,7 @@ func (f *fetch) read(ctx context.Context) bool {
 	} else if want > 0 && !f.b.ansMemory.TryAcquire(want) {
 		want, f.full = 0, true // others wait for what this one holds
 	}
-	before := f.total
+	before, passed := f.total, f.passed
 	for i := range f.topics {
 		for j := range f.topics[i].partitions {
 			fp := &f.topics[i].partitions[j]
@@ -248,7 +253,7 @@ func (f *fetch) read(ctx context.Context) bool {
 	f.b.ansMemory.Release(want - got)
 	f.reserved += got
 	f.b.m.fetched.Add(float64(f.total - before))
-	return f.total > before
+	return f.total > before || f.passed > passed
 }
 
 // readPartition adds to what was read of the partition before.
@@ -265,17 +270,36 @@ func (f *fetch) readPartition(fp *fetchPartition) {
 		f.failed = true
 	}
 	for _, a := range res.Aborted {
-		if fp.size == 0 || a.FirstOffset >= fp.next { // else it is in the answer already
+		if !fp.seen || a.FirstOffset >= fp.next { // else it is in the answer already
 			fp.res.Aborted = append(fp.res.Aborted, a)
 		}
 	}
 	for _, batch := range res.Batches {
-		fp.next = batch.NextOffset()
+		fp.next, fp.seen = batch.NextOffset(), true
+		if batch.NumRecords() == 0 {
+			fp.empty = batch
+			f.passed++
+			continue
+		}
+		fp.res.Batches = append(fp.res.Batches, batch)
 		fp.size += len(batch)
 		f.total += len(batch)
 	}
-	fp.res.Batches = append(fp.res.Batches, res.Batches...)
 	fp.noteOffsets()
+}
+
+// restoreEmpty puts batches without records, which the cleaner leaves where there were some, into the
+// answer where there is nothing else, so that the client gets on. Otherwise offsets just go on
+// behind them, as they do behind batches that Kafka's cleaner removes: some clients, of them
+// kafka-go 0.4, wait for ever behind a batch that is empty.
+func (f *fetch) restoreEmpty() {
+	for i := range f.topics {
+		for j := range f.topics[i].partitions {
+			if fp := &f.topics[i].partitions[j]; fp.size == 0 && fp.empty != nil {
+				fp.res.Batches, fp.size = []record.Batch{fp.empty}, len(fp.empty)
+			}
+		}
+	}
 }
 
 // want returns how much the partitions may still answer at most, 0 if none has anything.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/record"
 	"github.com/tabletopic/tabletopic/security"
 	"github.com/tabletopic/tabletopic/streamstore"
 )
@@ -642,3 +644,50 @@ func TestCloseAnswersWhatWasRead(t *testing.T) {
 }
 
 func deadline() time.Time { return time.Now().Add(time.Minute) }
+
+// Batches without records, which a cleaner leaves, are not sent, but where there is nothing else:
+// some clients wait for ever behind one.
+func TestEmptyBatchesAreLeftOut(t *testing.T) {
+	b := start(t, Config{})
+	topic := b.topic(t, "t", 1)
+	p, err := b.set.Partition("t", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	appendEmpty := func(n int32) {
+		t.Helper()
+		done := make(chan error, 1)
+		if err := p.AppendOwn(t.Context(), record.AppendEmpty(nil, 0, n, 0), func(_ partition.AppendResult, err error) { done <- err }); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := b.dial(t)
+	appendEmpty(5)
+	appendEmpty(2)
+	w.ask(produceRequest(9, topic, 0, -1, testBatch(t, 3, 10)))
+	appendEmpty(4)
+	type part struct {
+		base    int64
+		records int
+	}
+	for _, tc := range []struct {
+		from int64
+		want []part
+	}{{0, []part{{7, 3}}}, {6, []part{{7, 3}}}, {8, []part{{7, 3}}}, {10, []part{{10, 0}}}} {
+		records := w.ask(fetchRequest(12, topic, tc.from)).(*kmsg.FetchResponse).Topics[0].Partitions[0].RecordBatches
+		var got []part
+		for len(records) > 0 {
+			batch, rest, err := record.Split(records)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, records = append(got, part{batch.BaseOffset(), batch.NumRecords()}), rest
+		}
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("from %d: %v, want %v", tc.from, got, tc.want)
+		}
+	}
+}

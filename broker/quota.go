@@ -192,7 +192,7 @@ func (r *request) silence(wait time.Duration) time.Duration {
 		took := max(time.Since(r.start)-r.waited, 0)
 		wait = max(wait, r.conn.b.quotas.take(security.RequestPercentage, r, 100*took.Seconds()))
 	}
-	r.mute = max(r.mute, wait)
+	r.mute = time.Duration(millis(max(r.mute, wait))) * time.Millisecond // as the client is told
 	return r.mute
 }
 

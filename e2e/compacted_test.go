@@ -146,7 +146,7 @@ func TestCompactedTopic(t *testing.T) {
 	}
 	end, _ := ends.Lookup("state", 0)
 	records := readState(t, s)
-	eventually(t, 2*time.Minute, "the topic is compacted", func() error {
+	eventually(t, 5*time.Minute, "the topic is compacted", func() error {
 		if records = readState(t, s); len(records) > live+live/4+50 {
 			return fmt.Errorf("%d records are left for %d keys", len(records), live)
 		}
@@ -165,6 +165,12 @@ func TestCompactedTopic(t *testing.T) {
 	for _, p := range [][2]string{{python(), "confluent-kafka"}, {venv, "kafka-python"}, {venv, "aiokafka"}} {
 		want.check(t, p[1], tabbed(run(t, []string{"PYTHONDONTWRITEBYTECODE=1"}, "timeout", "120", p[0], "lab/clients/state.py", p[1], s.kafka, "state")))
 	}
+	built := filepath.Join(t.TempDir(), "state")
+	run(t, nil, "go", "build", "-C", "lab/clients/go", "-o", built, "./state")
+	for _, client := range []string{"sarama", "kafka-go"} {
+		want.check(t, client, tabbed(run(t, nil, "timeout", "120", built, client, s.kafka, "state")))
+	}
+	want.check(t, "kafkajs", tabbed(run(t, []string{"NODE_PATH=" + filepath.Join(lab.Home(), "kafkajs", "node_modules")}, "timeout", "120", "node", "lab/clients/state.js", s.kafka, "state")))
 }
 
 func stateProducer(s *server, n int) *kgo.Client {
