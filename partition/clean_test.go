@@ -73,8 +73,13 @@ func uploaded(t testing.TB, p *Partition) {
 // cleanAt makes a pass at a time after now.
 func cleanAt(t testing.TB, p *Partition, later time.Duration) {
 	t.Helper()
+	cleanWhen(t, p, time.Now().Add(later))
+}
+
+func cleanWhen(t testing.TB, p *Partition, now time.Time) {
+	t.Helper()
 	uploaded(t, p)
-	if _, err := p.clean(context.Background(), time.Now().Add(later)); err != nil {
+	if _, err := p.clean(context.Background(), now); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -162,9 +167,14 @@ func TestTombstonesAndMarkersGoAfterTheDeleteHorizon(t *testing.T) {
 	appendMarker(t, p, record.Marker{ProducerID: 1}, false)
 	inTransaction(t, p, produced{producer: 1, sequence: 2, records: keyed("b", "2")})
 	appendMarker(t, p, record.Marker{ProducerID: 1, Commit: true}, false)
+	begin := time.Now().Add(time.Hour) // of all passes, however long one takes
+	cleanAt := func(later time.Duration) {
+		t.Helper()
+		cleanWhen(t, p, begin.Add(later))
+	}
 	more := func(n int) { mustAppend(t, p, produced{records: keyed("dirty", fmt.Sprint(n))}) }
 
-	cleanAt(t, p, 0)
+	cleanAt(0)
 	wantLog(t, p, "2:a=-", "6:b=2")
 	if n, _ := markers(t, p); n != 2 {
 		t.Fatalf("%d markers after the first pass, want 2", n)
@@ -173,25 +183,25 @@ func TestTombstonesAndMarkersGoAfterTheDeleteHorizon(t *testing.T) {
 		t.Errorf("aborted records are left: %s", got)
 	}
 	more(1)
-	cleanAt(t, p, 500*time.Millisecond) // the marker of the abort gets its horizon
+	cleanAt(500 * time.Millisecond) // the marker of the abort gets its horizon
 	wantLog(t, p, "2:a=-", "6:b=2", "8:dirty=1")
 	more(2)
-	cleanAt(t, p, 1400*time.Millisecond)
+	cleanAt(1400 * time.Millisecond)
 	wantLog(t, p, "6:b=2", "9:dirty=2")
 	if n, _ := markers(t, p); n != 2 {
 		t.Fatalf("%d markers before the horizon, want 2", n)
 	}
 	more(3)
-	cleanAt(t, p, 1600*time.Millisecond)
+	cleanAt(1600 * time.Millisecond)
 	if n, _ := markers(t, p); n != 1 {
 		t.Fatalf("%d markers after the horizon, want that of the commit", n)
 	}
 	mustAppend(t, p, produced{records: keyed("b", "3")})
 	for i := range 3 {
-		cleanAt(t, p, time.Duration(i+1)*time.Hour)
+		cleanAt(time.Duration(i+1) * time.Hour)
 		more(4 + i)
 	}
-	cleanAt(t, p, 5*time.Hour)
+	cleanAt(5 * time.Hour)
 	if n, all := markers(t, p); n != 0 || all != 4 {
 		t.Fatalf("%d markers in %d batches, want none in 4: b, what lies before and behind it, and dirty", n, all)
 	}
