@@ -45,7 +45,7 @@ race:
 
 # What takes ten times as long with the race detector, and of which make race has less or nothing.
 sim:
-	$(GOTESTSUM) -- -vet off -timeout 20m -run 'TestTableSimulation|TestRestoreAtAnyMoment|TestModel$$|TestFailoverModel|TestConfigChangesNoContent|TestRequestsPer|TestInferenceOfRandomRecords|TestRandomJSONRoundTrip|TestValidationAllocatesNothing' ./internal/sim ./metadata ./streamstore ./parquetio ./worker
+	$(GOTESTSUM) -- -vet off -timeout 20m -run 'TestTableSimulation|TestRestoreAtAnyMoment|TestModel$$|TestFailoverModel|TestConfigChangesNoContent|TestRequestsPer|TestInferenceOfRandomRecords|TestRandomJSONRoundTrip|TestValidationAllocatesNothing|TestAnHourOfSmallCommits|TestCleanedLogModel' ./internal/sim ./metadata ./streamstore ./parquetio ./worker ./partition
 
 fuzz:
 	e2e/lab/fuzz $(FUZZTIME)

@@ -443,7 +443,7 @@ func TestCleanedLogModel(t *testing.T) {
 		lastAt   int64
 	}
 	passes, removed := 0, 0
-	for seed := range uint64(12) {
+	for seed := range uint64(cleanedSeeds) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		c := newCleanCluster(t)
 		p := c.start().create(t, "t", 1, compacted("cleanup.policy", "compact,delete"))

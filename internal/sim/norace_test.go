@@ -3,3 +3,5 @@
 package sim
 
 const tableSeeds = 500
+
+const underRace = false

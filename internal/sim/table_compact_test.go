@@ -16,6 +16,9 @@ import (
 // data files stay larger than a quarter of their target size on average, what the table names stays
 // bounded, nothing else stays in the bucket but what the killed ones left, and each record is a row once.
 func TestAnHourOfSmallCommits(t *testing.T) {
+	if underRace {
+		t.Skip("ten times as long with the race detector: make sim")
+	}
 	plainPages(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := plannedTableWorld(t, 1, tablePlan{nodes: 1, partitions: 1, lag: 10 * time.Second, rewind: "pause", grace: 5 * time.Minute, compact: 5})
