@@ -55,7 +55,7 @@ mutate:
 	$(GOTESTSUM) -- -tags mutate -timeout 30m -run TestFindsWhatGuardsPrevent ./internal/sim
 
 e2e:
-	$(GOTESTSUM) $(AGAIN).e2e-again --packages ./e2e/... -- -vet off -timeout 40m -count 1 -parallel $$(($$(nproc) * 2))
+	$(GOTESTSUM) $(AGAIN).e2e-again --packages ./e2e/... -- -vet off -timeout 60m -count 1 -parallel $$(($$(nproc) * 2))
 	@$(call again,.e2e-again)
 
 soak:
