@@ -3,6 +3,7 @@ package sim
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -325,6 +326,34 @@ func (h *history) compacted(base, next table.Metadata, head map[string]iceberg.D
 // repartitions tells whether the settings of topics ask for partitions.
 func (w *tableWorld) repartitions() bool { return slices.Contains(w.plan.admin, "repartition") }
 
+// keepsNames tells whether a name mapping has all names of another, for the same fields.
+func keepsNames(before, after string) bool {
+	var old, now iceberg.NameMapping
+	if json.Unmarshal([]byte(before), &old) != nil || json.Unmarshal([]byte(after), &now) != nil {
+		return false
+	}
+	ids := map[string]int{}
+	eachName(now, "", func(path string, id int) { ids[path] = id })
+	kept := true
+	eachName(old, "", func(path string, id int) {
+		got, is := ids[path]
+		kept = kept && is && got == id
+	})
+	return kept
+}
+
+func eachName(fields []iceberg.MappedField, above string, visit func(path string, id int)) {
+	for _, f := range fields {
+		for _, name := range f.Names {
+			path := above + "/" + name
+			if f.FieldID != nil {
+				visit(path, *f.FieldID)
+			}
+			eachName(f.Fields, path, visit)
+		}
+	}
+}
+
 // keeps checks that next has all of base that is not ours to change.
 func keeps(base, next table.Metadata) error {
 	for id := range columns(base.CurrentSchema()) {
@@ -336,6 +365,9 @@ func keeps(base, next table.Metadata) error {
 		return fmt.Errorf("the table of topic %s became that of %s", owner, next.Properties()["tabletopic.topic"])
 	}
 	for key, value := range base.Properties() {
+		if key == table.DefaultNameMappingKey && keepsNames(value, next.Properties()[key]) {
+			continue // by it files without ids are read; new columns are in it, too
+		}
 		if !strings.HasPrefix(key, "tabletopic.") && next.Properties()[key] != value {
 			return fmt.Errorf("property %s was %q and is %q", key, value, next.Properties()[key])
 		}
