@@ -2,12 +2,14 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -185,15 +187,19 @@ func transactState(ctx context.Context, s *server, r *rand.Rand, n, keys int, wa
 			return
 		}
 		values := map[string]string{}
+		var failed atomic.Bool
 		for j := range 1 + r.IntN(30) {
 			key := fmt.Sprintf("txn-%d-%d", n, r.IntN(keys))
 			value, payload := randomValue(r, fmt.Sprint(r.Uint64(), ".", j))
-			cl.Produce(context.Background(), &kgo.Record{Key: []byte(key), Value: payload}, nil)
+			cl.Produce(context.Background(), &kgo.Record{Key: []byte(key), Value: payload}, noteFailure(&failed))
 			values[key] = value
 		}
 		try := kgo.TransactionEndTry(r.IntN(3) > 0)
 		end, cancel := context.WithTimeout(context.Background(), time.Minute)
 		err := cl.Flush(end)
+		if err == nil && failed.Load() {
+			err = errors.New("not all records were taken")
+		}
 		if err == nil {
 			err = cl.EndTransaction(end, try)
 		}

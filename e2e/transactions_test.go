@@ -2,10 +2,12 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -112,6 +114,15 @@ func eventPayload(t testing.TB, header []byte, id int64, text string) (value str
 	return string(v), append(header[:len(header):len(header)], v...)
 }
 
+// noteFailure is a promise: a record that was given up is no error of Flush, nor of the transaction.
+func noteFailure(failed *atomic.Bool) func(*kgo.Record, error) {
+	return func(_ *kgo.Record, err error) {
+		if err != nil {
+			failed.Store(true)
+		}
+	}
+}
+
 // transact makes transactions of producer n, its life-th client, until one fails or the time is over.
 func transact(ctx context.Context, t *testing.T, s *server, r *rand.Rand, header []byte, n, life int) (done []transaction) {
 	cl := transactional(t, s, fmt.Sprint("producer-", n))
@@ -121,14 +132,18 @@ func transact(ctx context.Context, t *testing.T, s *server, r *rand.Rand, header
 			return done
 		}
 		txn := transaction{outcome: "unknown"}
+		var failed atomic.Bool
 		for j := range 1 + r.IntN(20) {
 			value, payload := eventPayload(t, header, int64(n), fmt.Sprint("life ", life, " transaction ", i, " record ", j))
 			txn.values = append(txn.values, value)
-			cl.Produce(context.Background(), &kgo.Record{Partition: int32(r.IntN(2)), Value: payload}, nil)
+			cl.Produce(context.Background(), &kgo.Record{Partition: int32(r.IntN(2)), Value: payload}, noteFailure(&failed))
 		}
 		try := kgo.TransactionEndTry(r.IntN(3) > 0)
 		end, cancel := context.WithTimeout(context.Background(), time.Minute)
 		err := cl.Flush(end)
+		if err == nil && failed.Load() {
+			err = errors.New("not all records were taken")
+		}
 		if err == nil {
 			err = cl.EndTransaction(end, try)
 		}

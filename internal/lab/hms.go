@@ -13,7 +13,7 @@ func HiveMetastore(t testing.TB, lockTimeout time.Duration) (address string) {
 	t.Helper()
 	args := Path(t, "hms", "java.args")
 	scratch := t.TempDir()
-	port := StartOnPort(t, 2*time.Minute, func(port int) *exec.Cmd {
+	port := StartOnPort(t, 5*time.Minute, func(port int) *exec.Cmd {
 		cmd := exec.Command("java", "-Xmx400m", "-XX:TieredStopAtLevel=1", "--add-opens=java.base/java.net=ALL-UNNAMED",
 			"--add-opens=java.base/java.lang=ALL-UNNAMED", "--add-opens=java.base/java.util=ALL-UNNAMED",
 			"-Dderby.stream.error.file="+scratch+"/derby.log", "-Dlog4j2.configurationFile=log4j2.properties",

@@ -37,7 +37,7 @@ func Trino(t testing.TB) (url string) {
 		fmt.Fprint(w, `{"defaults":{},"overrides":{}}`)
 	}))
 	defer empty.Close()
-	Start(t, cmd, 2*time.Minute, func() error {
+	Start(t, cmd, 5*time.Minute, func() error {
 		_, err := TrinoQuery(url, `CREATE CATALOG ready USING iceberg WITH ("iceberg.catalog.type"='rest', "iceberg.rest-catalog.uri"='`+empty.URL+`')`)
 		return err
 	})
