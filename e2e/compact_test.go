@@ -53,7 +53,7 @@ func TestSmallFilesBecomeLarge(t *testing.T) {
 		t.Errorf("%v small files are left after\n%s", row.Small, out)
 	}
 	checkTable(t, l, s, "events", log)
-	checkRows(t, s, "events", l.query(t, s, "pyiceberg", "SELECT id, text, _kafka.partition, _kafka.offset FROM ice.default.events"), log)
+	checkRows(t, s, "events", l.query(t, s, "spark", "SELECT id, text, _kafka.partition AS p, _kafka.offset AS o FROM ice.default.events"), log)
 	if out, code := s.cli("", "table", "verify", "events", "--deep"); code != 0 {
 		t.Errorf("table verify: exit %d\n%s", code, out)
 	}
