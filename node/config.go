@@ -80,6 +80,8 @@ type Config struct {
 	CleanupInterval    time.Duration
 	CleanupBytes       int64
 
+	MetadataSnapshotInterval time.Duration
+
 	RetentionInterval time.Duration
 	CleanerInterval   time.Duration
 	CleanerDedupe     int64
@@ -137,7 +139,7 @@ func (c *Config) Fields() []Field {
 		LogCache: 256 << 20, BlockCache: 64 << 20, ReadAhead: 16 << 20, ReadInflight: 32, UploadBytes: 64 << 20, UploadStreams: 20_000, UploadInterval: time.Minute,
 		CompactionInterval: 5 * time.Minute, CompactionMinor: 10 * time.Minute, CompactionMajor: time.Hour, CompactionMemory: 200 << 20,
 		CompactionObjects: 500, CompactionRate: 32 << 20, CompactionSplit: 8 << 20, ForceSplit: 2 * time.Hour, MinorBytes: 8 << 20, MajorBytes: 10 << 30,
-		CleanupInterval: time.Minute, CleanupBytes: 512 << 20, RetentionInterval: 30 * time.Second, CleanerInterval: 15 * time.Second, CleanerDedupe: 64 << 20, CleanInterval: time.Minute,
+		CleanupInterval: time.Minute, CleanupBytes: 512 << 20, RetentionInterval: 30 * time.Second, CleanerInterval: 15 * time.Second, MetadataSnapshotInterval: 10 * time.Second, CleanerDedupe: 64 << 20, CleanInterval: time.Minute,
 		DeleteGrace: 10 * time.Minute, SweepInterval: 24 * time.Hour, SweepGrace: 6 * time.Hour,
 		TransactionMaxTimeout: 15 * time.Minute, TransactionalIDExpiration: 7 * 24 * time.Hour, ProducerIDExpiration: 24 * time.Hour,
 		AutoCreateTopics: true, DefaultPartitions: 1, MaxRequestBytes: 100 << 20, MaxConnections: 10_000, MaxSessionPartitions: 200_000,
@@ -192,6 +194,7 @@ func (c *Config) Fields() []Field {
 		{"read-ahead-bytes", &c.ReadAhead, "most that is read ahead of one consumer that reads the object store in order, in bytes; at most a quarter of block-cache-bytes is used"},
 		{"read-inflight", &c.ReadInflight, "reads of the object store for consumers at the same time; records in memory do not wait for them"},
 		{"upload-bytes", &c.UploadBytes, "the log cache is uploaded when this much is new, in bytes"},
+		{"metadata-snapshot-interval", &c.MetadataSnapshotInterval, "how often what changed in the metadata is copied to the object store, if nobody waits for it: until then, the WAL of what was uploaded is kept, and a pass over compacted topics is not over"},
 		{"upload-streams", &c.UploadStreams, "… or when it holds new records of this many streams"},
 		{"upload-interval", &c.UploadInterval, "the log cache is uploaded at least this often"},
 		{"compaction-interval", &c.CompactionInterval, "how often uploads that several streams share are sorted into objects of single streams"},
@@ -325,6 +328,7 @@ func (c *Config) bounds() error {
 		within("compaction-cleanup-interval", c.CleanupInterval, tick, long),
 		within("compaction-cleanup-bytes", c.CleanupBytes, 1, large),
 		within("retention-check-interval", c.RetentionInterval, tick, long),
+		within("metadata-snapshot-interval", c.MetadataSnapshotInterval, tick, time.Hour),
 		within("log-cleaner-interval", c.CleanerInterval, tick, long),
 		within("log-cleaner-dedupe-bytes", c.CleanerDedupe, 1<<10, large),
 		within("transaction-max-timeout", c.TransactionMaxTimeout, tick, long),

@@ -132,7 +132,7 @@ func (n *Node) open(ctx context.Context) error {
 	}
 	// Before anything is acknowledged: the bucket must be this database's, and have a copy.
 	err = n.patient(ctx, "snapshots of the metadata", func() (err error) {
-		n.backup, err = meta.Backup(ctx, bucket, metadata.BackupConfig{})
+		n.backup, err = meta.Backup(ctx, bucket, metadata.BackupConfig{Interval: n.cfg.MetadataSnapshotInterval})
 		return err
 	})
 	if err != nil {

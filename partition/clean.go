@@ -22,7 +22,7 @@ import (
 // writes that time into its batch, the delete horizon (KIP-534). So does the first that finds no record
 // of a marker's transaction any more, and a later one removes the marker.
 type cleaning struct {
-	end     int64                 // what is from here on stays as it is
+	cleanPass
 	now     int64                 // ms
 	horizon int64                 // delete horizon of what may go later, ms
 	latest  *keyMap               // last offsets of keys below end, of those that are indexed
@@ -30,7 +30,11 @@ type cleaning struct {
 	listed  map[int64]bool        // markers of transactions that readers are told of as aborted
 	with    map[int64]bool        // producers with records since their last marker
 	reader  *record.Reader
+}
 
+// A cleanPass is what a cleaning came to.
+type cleanPass struct {
+	end     int64     // what is from here on stays as it is
 	sizes   sizeIndex // of what is left below end
 	before  int64     // bytes below end until now
 	removed int64     // records
@@ -43,7 +47,7 @@ type abortSpan struct {
 
 func newCleaning(end, now, deleteRetention int64, keys int, aborted []abortedTransaction, reader *record.Reader) *cleaning {
 	c := &cleaning{
-		end: end, now: now, horizon: now + min(deleteRetention, 1<<62-now), latest: newKeyMap(keys), reader: reader,
+		cleanPass: cleanPass{end: end}, now: now, horizon: now + min(deleteRetention, 1<<62-now), latest: newKeyMap(keys), reader: reader,
 		aborted: map[int64][]abortSpan{}, listed: map[int64]bool{}, with: map[int64]bool{},
 	}
 	for _, t := range aborted {

@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	dto "github.com/prometheus/client_model/go"
 
+	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/record"
 	"github.com/tabletopic/tabletopic/streamstore"
 )
@@ -79,9 +81,17 @@ func cleanAt(t testing.TB, p *Partition, later time.Duration) {
 func cleanWhen(t testing.TB, p *Partition, now time.Time) {
 	t.Helper()
 	uploaded(t, p)
-	if _, err := p.clean(context.Background(), now); err != nil {
+	if err := cleanAndSettle(p, now); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func cleanAndSettle(p *Partition, now time.Time) error {
+	outcome, err := p.clean(context.Background(), now)
+	if err != nil || outcome != cleanDone {
+		return err
+	}
+	return p.set.settleCleaned(context.Background(), []*Partition{p})
 }
 
 // show lists key=value of records, with their offsets.
@@ -303,7 +313,7 @@ func TestCleaningCountsOnceItIsSettled(t *testing.T) {
 	mustAppend(t, p, produced{records: keyed("a", "1", "a", "2")})
 	uploaded(t, p)
 	lost.Store(true)
-	if _, err := p.clean(context.Background(), time.Now()); !errors.Is(err, away) {
+	if err := cleanAndSettle(p, time.Now()); !errors.Is(err, away) {
 		t.Errorf("cleaned with %v, want %v", err, away)
 	}
 	if p.state.cleaned != 0 || len(p.state.aborted) != 1 {
@@ -315,6 +325,58 @@ func TestCleaningCountsOnceItIsSettled(t *testing.T) {
 		t.Fatalf("cleaned up to %d, %d aborted transactions are known", p.state.cleaned, len(p.state.aborted))
 	}
 	wantLog(t, p, "3:a=2")
+}
+
+// To be safe from the loss of the metadata database takes a while: all partitions that were cleaned in a turn wait
+// for it together.
+func TestPassesOfATurnAreSettledTogether(t *testing.T) {
+	c := newCleanCluster(t)
+	var slow atomic.Bool
+	gate := make(chan struct{})
+	c.wal.Settled = func(ctx context.Context) error {
+		if !slow.Load() {
+			return nil
+		}
+		select {
+		case <-gate:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	const n = 5
+	on := c.start()
+	on.create(t, "t", n, compacted())
+	var all []*Partition
+	for i := range int32(n) {
+		p := on.partition(t, "t", i)
+		mustAppend(t, p, produced{records: keyed("a", "1", "a", "2")})
+		uploaded(t, p)
+		all = append(all, p)
+	}
+	slow.Store(true)
+	turn := make(chan struct{})
+	go func() { on.cleanTurn(); close(turn) }()
+	removed := func() float64 {
+		var m dto.Metric
+		if err := on.metrics.cleanRemoved.Write(&m); err != nil {
+			t.Error(err)
+		}
+		return m.Counter.GetValue()
+	}
+	for deadline := time.Now().Add(invariant.Patience(time.Minute)); removed() < n; <-time.After(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%v of %d partitions were cleaned before the first was settled", removed(), n)
+		}
+	}
+	close(gate)
+	<-turn
+	for _, p := range all {
+		if p.state.cleaned != 2 {
+			t.Errorf("%s is cleaned up to %d", p, p.state.cleaned)
+		}
+		wantLog(t, p, "1:a=2")
+	}
 }
 
 // While readers are told of an aborted transaction, they need its marker: what its producer wrote later

@@ -32,6 +32,7 @@ type cleanerTurn struct {
 	at     time.Time
 	wait   time.Duration
 	failed bool
+	pass   cleanPass // that is to be settled
 }
 
 // cleanLoop cleans one partition after another, until the set closes.
@@ -47,27 +48,45 @@ func (s *Set) cleanLoop() {
 		case <-s.ctx.Done():
 			return
 		}
-		s.mu.RLock()
-		all := s.allLocked()
-		s.mu.RUnlock()
-		failed := 0
-		for _, p := range all {
-			if now := time.Now(); !now.Before(p.turn.at) && s.ctx.Err() == nil {
-				p.cleanInTurn(s.ctx, now)
-			}
-			if p.turn.failed {
-				failed++
-			}
-		}
-		s.metrics.cleanFailing.Set(float64(failed))
+		s.cleanTurn()
 	}
 }
 
-// cleanInTurn cleans a partition if it is time, and says when it is looked at next.
-func (p *Partition) cleanInTurn(ctx context.Context, now time.Time) {
-	outcome, err := p.clean(ctx, now)
-	p.turn.failed = err != nil
-	if err != nil && ctx.Err() == nil {
+// cleanTurn looks at each partition, and cleans those whose time it is.
+func (s *Set) cleanTurn() {
+	s.mu.RLock()
+	all := s.allLocked()
+	s.mu.RUnlock()
+	var cleaned []*Partition
+	for _, p := range all {
+		if now := time.Now(); !now.Before(p.turn.at) && s.ctx.Err() == nil {
+			outcome, err := p.clean(s.ctx, now)
+			if outcome == cleanDone {
+				cleaned = append(cleaned, p)
+			} else {
+				p.endTurn(now, outcome, err)
+			}
+		}
+	}
+	if len(cleaned) > 0 {
+		err := s.settleCleaned(s.ctx, cleaned)
+		for _, p := range cleaned {
+			p.endTurn(time.Now(), cleanDone, err)
+		}
+	}
+	failed := 0
+	for _, p := range all {
+		if p.turn.failed {
+			failed++
+		}
+	}
+	s.metrics.cleanFailing.Set(float64(failed))
+}
+
+// endTurn notes how a look at a partition ended, and when it is looked at next.
+func (p *Partition) endTurn(now time.Time, outcome cleanOutcome, err error) {
+	p.turn.failed, p.turn.pass = err != nil, cleanPass{}
+	if err != nil && p.set.ctx.Err() == nil {
 		p.slog.Warn("cleaning stopped, trying again later", "err", err)
 	}
 	if err == nil && outcome != cleanNotYet {
@@ -85,10 +104,11 @@ type cleanOutcome int
 const (
 	cleanNothing cleanOutcome = iota // it is not dirty, which is known without asking anybody
 	cleanNotYet                      // it is dirty, but may not be cleaned yet
-	cleanDone
+	cleanDone                        // a pass was made, and is to be settled
 )
 
-// clean makes one pass over the log if the topic is compacted and enough of it is dirty, or too old.
+// clean makes one pass over the log if the topic is compacted and enough of it is dirty, or too old. After it
+// comes [Set.settleCleaned].
 func (p *Partition) clean(ctx context.Context, now time.Time) (cleanOutcome, error) {
 	cfg := p.config.Load()
 	if !cfg.Compact || p.internal { // the shards of internal topics trim them, behind a snapshot
@@ -114,13 +134,33 @@ func (p *Partition) clean(ctx context.Context, now time.Time) (cleanOutcome, err
 		return cleanNotYet, nil
 	}
 	began := time.Now()
-	c, err := p.cleanPass(ctx, cfg, start, from, end, now)
+	pass, err := p.makePass(ctx, cfg, start, from, end, now)
 	if err != nil {
 		return cleanNotYet, streamError(err)
 	}
-	p.set.metrics.cleaned(c, time.Since(began))
-	p.slog.Debug("cleaned", "from", from, "to", c.end, "removed", c.removed, "bytes", c.before, "left", c.sizes.total)
+	p.set.metrics.cleaned(&pass, time.Since(began))
+	p.slog.Debug("cleaned", "from", from, "to", pass.end, "removed", pass.removed, "bytes", pass.before, "left", pass.sizes.total)
+	p.turn.pass = pass
 	return cleanDone, nil
+}
+
+// settleCleaned ends passes. Only once metadata cannot lose what was rewritten, and no read meets what was there
+// before, are readers not told of the transactions whose records are gone. That metadata is safe is waited for
+// once for all, because it takes up to an interval of its snapshots.
+func (s *Set) settleCleaned(ctx context.Context, cleaned []*Partition) error {
+	if !invariant.Off("clean-settled") {
+		if err := s.store.Settled(ctx); err != nil {
+			return streamError(err)
+		}
+	}
+	for _, p := range cleaned {
+		old := p.log.Refresh(p.turn.pass.end)
+		p.mu.Lock()
+		p.cleanings++
+		p.state.clean(&p.turn.pass, old)
+		p.mu.Unlock()
+	}
+	return nil
 }
 
 // dirty returns the log start, and the offsets from and to which records may be cleaned that were
@@ -187,14 +227,12 @@ func (p *Partition) separate(ctx context.Context, start, from, end int64, overdu
 // errKeysFull ends the look at keys when there is no memory for more.
 var errKeysFull = errors.New("no room for more keys")
 
-// cleanPass cleans what lies below end, as far as there is room for the keys from an offset on. The order of its
+// makePass cleans what lies below end, as far as there is room for the keys from an offset on. The order of the
 // steps is what makes a crash harmless at any point. What the batches say of producers and dead
 // letters is in a checkpoint first, and so is that readers are told of no transaction any more whose marker may go.
-// Only once metadata cannot lose what was rewritten, and no read meets what was there before, are they
-// not told of the transactions whose records are gone.
-func (p *Partition) cleanPass(ctx context.Context, cfg *TopicConfig, start, from, end int64, now time.Time) (*cleaning, error) {
+func (p *Partition) makePass(ctx context.Context, cfg *TopicConfig, start, from, end int64, now time.Time) (cleanPass, error) {
 	if err := p.checkpointUpTo(ctx, end); err != nil {
-		return nil, err
+		return cleanPass{}, err
 	}
 	p.mu.Lock()
 	aborted := append([]abortedTransaction(nil), p.state.aborted...)
@@ -210,7 +248,7 @@ func (p *Partition) cleanPass(ctx context.Context, cfg *TopicConfig, start, from
 		return p.Err()
 	})
 	if err != nil && !(errors.Is(err, errKeysFull) && c.end < end) {
-		return nil, err
+		return cleanPass{}, err
 	}
 	err = p.log.Rewrite(ctx, start, c.end, func(batches []streamstore.RecordBatch) ([]streamstore.RecordBatch, bool, error) {
 		if err := p.Err(); err != nil {
@@ -218,18 +256,7 @@ func (p *Partition) cleanPass(ctx context.Context, cfg *TopicConfig, start, from
 		}
 		return c.clean(batches)
 	})
-	if err == nil && !invariant.Off("clean-settled") {
-		err = p.set.store.Settled(ctx)
-	}
-	if err != nil {
-		return nil, err
-	}
-	old := p.log.Refresh(c.end)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.cleanings++
-	p.state.clean(c.end, old, c.sizes, c.before)
-	return c, nil
+	return c.cleanPass, err
 }
 
 // checkpointUpTo makes sure that a checkpoint holds what is known of the log up to an offset, and
@@ -248,12 +275,11 @@ func (p *Partition) checkpointUpTo(ctx context.Context, end int64) error {
 	return p.checkpointLocked(ctx)
 }
 
-// clean notes that what is below end was cleaned: so many bytes before are as sizes say now. Reads may still
-// get what was there before from the offset old on.
-func (s *state) clean(end, old int64, left sizeIndex, before int64) {
-	s.cleaned = max(s.cleaned, end)
-	s.sizes.replace(end, left, before)
-	s.trimAborted(min(end, old))
+// clean notes a pass. Reads may still get what was there before from the offset old on.
+func (s *state) clean(pass *cleanPass, old int64) {
+	s.cleaned = max(s.cleaned, pass.end)
+	s.sizes.replace(pass.end, pass.sizes, pass.before)
+	s.trimAborted(min(pass.end, old))
 }
 
 // behind is about how many bytes lie from an offset on.
@@ -313,7 +339,7 @@ func newSetMetrics() *setMetrics {
 	return m
 }
 
-func (m *setMetrics) cleaned(c *cleaning, took time.Duration) {
+func (m *setMetrics) cleaned(c *cleanPass, took time.Duration) {
 	m.cleanSeconds.Observe(took.Seconds())
 	m.cleanRemoved.Add(float64(c.removed))
 	m.cleanBytes.WithLabelValues("before").Add(float64(c.before))
