@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -73,14 +72,11 @@ func randomValue(r *rand.Rand, text string) (value string, payload []byte) {
 // the server is killed. Whoever reads it from its begin, in whatever language, ends with the state that the producers were told
 // of, and reads little more than one record for each key.
 func TestCompactedTopic(t *testing.T) {
-	if os.Getenv("TABLETOPIC_SOAK") == "" {
-		t.Skip("passes over what a fast machine produces take minutes: make soak")
-	}
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	s := startServer(t, "--upload-interval", "100ms", "--compaction-interval", "150ms", "--compaction-minor-interval", "200ms", "--compaction-major-interval", "300ms",
-		"--compaction-force-split", "500ms", "--log-cleaner-interval", "50ms", "--log-cleaner-dedupe-bytes", "32768", "--clean-interval", "500ms", "--delete-grace", "10s")
+		"--compaction-force-split", "500ms", "--log-cleaner-interval", "50ms", "--metadata-snapshot-interval", "200ms", "--log-cleaner-dedupe-bytes", "32768", "--clean-interval", "500ms", "--delete-grace", "10s")
 	createTopic(t, s, "state", "cleanup.policy", "compact", "min.cleanable.dirty.ratio", "0.01", "delete.retention.ms", "500")
 	const keys = 300
 	want := &keyState{values: map[string][]string{}}
