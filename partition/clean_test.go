@@ -657,6 +657,23 @@ func TestKeyMap(t *testing.T) {
 	}
 }
 
+// However little the dirty end of a log is: what it is of the whole decides. (It was none once, if it was less than
+// the distance of two marks of the sizes.)
+func TestSmallLogsAreCleaned(t *testing.T) {
+	c := newCleanCluster(t)
+	p := c.start().create(t, "t", 1, compacted("min.cleanable.dirty.ratio", "0.5"))
+	mustAppend(t, p, produced{records: keyed("a", "1", "b", "1", "c", "1")})
+	cleanAt(t, p, 0)
+	mustAppend(t, p, produced{records: keyed("a", "2")})
+	cleanAt(t, p, 0)
+	if p.state.cleaned != 3 {
+		t.Fatalf("a quarter is dirty, and it is clean up to %d", p.state.cleaned)
+	}
+	mustAppend(t, p, produced{records: keyed("a", "3", "b", "3", "c", "3")})
+	cleanAt(t, p, 0)
+	wantLog(t, p, "4:a=3", "5:b=3", "6:c=3")
+}
+
 // Sizes stay about right when what is below an offset shrinks.
 func TestSizesAfterCleaning(t *testing.T) {
 	var x, left sizeIndex
@@ -670,11 +687,14 @@ func TestSizesAfterCleaning(t *testing.T) {
 	if got := x.size(); got != 550_000 {
 		t.Errorf("%d bytes, want 550000", got)
 	}
-	if got := x.behind(500); got < 490_000 || got > 510_000 {
+	if got := x.behind(500, 1000); got < 490_000 || got > 510_000 {
 		t.Errorf("%d bytes from 500 on, want 500000", got)
 	}
-	if got := x.behind(900); got < 100_000 || got > 170_000 {
-		t.Errorf("%d bytes from 900 on, want about 100000", got)
+	for _, offset := range []int64{900, 990, 999, 1000} { // closer together than marks
+		want := 1000 * (1000 - offset)
+		if got := x.behind(offset, 1000); got < want-want/20 || got > want+want/20 {
+			t.Errorf("%d bytes from %d on, want about %d", got, offset, want)
+		}
 	}
 	if !slices.IsSortedFunc(x.marks, func(a, b sizeMark) int { return int(a.before - b.before) }) || len(x.marks) > maxSizeMarks/2 {
 		t.Errorf("marks %v", x.marks)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -196,10 +197,10 @@ func (p *Partition) overdue(ctx context.Context, cfg *TopicConfig, from, end int
 func (p *Partition) dirtyRatio(from, end int64) float64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	x := &p.state.sizes
-	rest := x.behind(end)
+	x, next := &p.state.sizes, p.state.next
+	rest := x.behind(end, next)
 	if all := x.size() - rest; all > 0 {
-		return float64(x.behind(from)-rest) / float64(all)
+		return float64(x.behind(from, next)-rest) / float64(all)
 	}
 	return 1
 }
@@ -214,7 +215,7 @@ func (p *Partition) separate(ctx context.Context, start, from, end int64, overdu
 	budget := int64(math.MaxInt64)
 	if !overdue {
 		p.mu.Lock()
-		budget = max(separateFloor, separateFactor*p.state.sizes.behind(from))
+		budget = max(separateFloor, separateFactor*p.state.sizes.behind(from, p.state.next))
 		p.mu.Unlock()
 	}
 	if err := p.log.Separate(ctx, end, budget); err != nil {
@@ -282,16 +283,20 @@ func (s *state) clean(pass *cleanPass, old int64) {
 	s.trimAborted(min(pass.end, old))
 }
 
-// behind is about how many bytes lie from an offset on.
-func (x *sizeIndex) behind(offset int64) int64 {
-	n := x.size()
-	for _, m := range x.marks {
-		if m.offset > offset {
-			break
-		}
-		n = x.total - m.before
+// behind is about how many bytes of a log that ends at next lie from an offset on: the offsets between two marks
+// count alike.
+func (x *sizeIndex) behind(offset, next int64) int64 {
+	if offset >= next {
+		return 0
 	}
-	return n
+	end := sizeMark{next, x.total}
+	for _, m := range slices.Backward(x.marks) {
+		if m.offset <= offset {
+			return x.total - m.before - int64(float64(end.before-m.before)*float64(offset-m.offset)/float64(end.offset-m.offset))
+		}
+		end = m
+	}
+	return x.size()
 }
 
 // replace makes what lies below end, until now so many bytes before, what left says.

@@ -6,6 +6,10 @@ const consumer = new Kafka({ brokers: [bootstrap], logLevel: logLevel.ERROR }).c
 
 async function main() {
   await consumer.connect();
+  consumer.on(consumer.events.CRASH, ({ payload }) => {
+    console.error(payload.error);
+    process.exit(1);
+  });
   await consumer.subscribe({ topic, fromBeginning: true });
   await consumer.run({
     eachMessage: async ({ message }) => {
