@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash/crc64"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -37,6 +38,9 @@ import (
 // before it looks for the newest snapshot. It therefore finds every snapshot that counted,
 // and whatever the old database changes later is never acknowledged. Appends to a WAL
 // need no such check: the restored node fences the WALs of its earlier lives.
+//
+// Of the schemas a snapshot may have only what changed since an earlier one, its base: see
+// difference.go. A base is in the bucket as long as the newest snapshot names it.
 
 // ErrSuperseded says that this database may not be used any more: the bucket has one that
 // was restored later, or that is ahead.
@@ -48,8 +52,11 @@ var errBackupClosed = errors.New("the metadata backup was closed")
 type BackupConfig struct {
 	// Interval is how often a snapshot is taken, if something changed. 10 s if zero.
 	Interval time.Duration
-	// Keep is how many snapshots are kept; only the newest is needed. 16 if zero.
+	// Keep is how many snapshots are kept; only the newest is needed, and its bases, which are kept
+	// besides. 16 if zero.
 	Keep int64
+
+	leastBase int64 // leastBase if zero
 }
 
 func (c *BackupConfig) setDefaults() {
@@ -58,6 +65,9 @@ func (c *BackupConfig) setDefaults() {
 	}
 	if c.Keep <= 0 {
 		c.Keep = 16
+	}
+	if c.leastBase <= 0 {
+		c.leastBase = leastBase
 	}
 }
 
@@ -70,8 +80,9 @@ type Backup struct {
 	own    generation
 
 	// The loop's own.
-	last SnapshotInfo  // newest in the bucket; Number 0 if none
-	cost time.Duration // of reading and packing the tables for it
+	last    SnapshotInfo  // newest in the bucket; Number 0 if none
+	cost    time.Duration // of reading and packing the tables for it
+	rebased bool          // a base may not be one any more since snapshots were deleted
 
 	wake       chan struct{} // cap 1: somebody waits
 	cancel     context.CancelFunc
@@ -232,27 +243,36 @@ func readParsed[T any](ctx context.Context, bucket objectstore.Bucket, key strin
 	return v, fmt.Errorf("read %s: %w", key, err)
 }
 
-// newestSnapshot returns the highest number of a generation, 0 if it has none.
-func newestSnapshot(ctx context.Context, bucket objectstore.Bucket, generation int64) (number int64, err error) {
+// listSnapshots returns the numbers of a generation's snapshots, in order.
+func listSnapshots(ctx context.Context, bucket objectstore.Bucket, generation int64) (numbers []int64, err error) {
 	for after := ""; ; {
 		page, err := bucket.List(ctx, snapshotDir(generation), after)
 		if err != nil {
-			return 0, fmt.Errorf("list %s: %w", snapshotDir(generation), err)
+			return nil, fmt.Errorf("list %s: %w", snapshotDir(generation), err)
 		}
 		if len(page) == 0 {
-			return number, nil
+			return numbers, nil
 		}
 		for _, o := range page {
 			if _, n, ok := parseSnapshotKey(o.Key); ok {
-				number = n
+				numbers = append(numbers, n)
 			}
 			after = o.Key
 		}
 	}
 }
 
+// newestSnapshot returns the highest number of a generation, 0 if it has none.
+func newestSnapshot(ctx context.Context, bucket objectstore.Bucket, generation int64) (number int64, err error) {
+	numbers, err := listSnapshots(ctx, bucket, generation)
+	if err != nil || len(numbers) == 0 {
+		return 0, err
+	}
+	return numbers[len(numbers)-1], nil
+}
+
 func readSnapshotInfo(ctx context.Context, bucket objectstore.Bucket, generation, number int64) (SnapshotInfo, error) {
-	return readParsed(ctx, bucket, snapshotKey(generation, number), int64(snapshotHeaderSize), func(data []byte) (SnapshotInfo, error) {
+	return readParsed(ctx, bucket, snapshotKey(generation, number), int64(snapshotHeadSize), func(data []byte) (SnapshotInfo, error) {
 		info, _, err := parseSnapshotHeader(data)
 		return info, err
 	})
@@ -396,12 +416,17 @@ func (b *Backup) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		turn := b.begin()
+		turn, before := b.begin(), b.last.Number
 		err := b.snapshot(ctx)
 		next := b.cfg.Interval
 		switch {
 		case err == nil:
 			b.finish(turn)
+			if b.last.Number != before {
+				if err := b.prune(ctx); err != nil && ctx.Err() == nil {
+					b.s.log.LogAttrs(ctx, slog.LevelWarn, "old snapshots of the metadata not deleted, they only take space", slog.Any("error", err))
+				}
+			}
 			retry, wake = backupRetry, b.wake
 			if b.cost > backupCheap {
 				resting, wake, next = true, nil, backupShare*b.cost
@@ -448,7 +473,7 @@ func (b *Backup) snapshot(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			b.last = other
+			b.rebase(other)
 			continue
 		}
 		if err != nil {
@@ -457,12 +482,15 @@ func (b *Backup) snapshot(ctx context.Context) error {
 		if err := b.newest(ctx); err != nil {
 			return err
 		}
-		b.last = info
-		if err := b.prune(ctx); err != nil {
-			b.s.log.LogAttrs(ctx, slog.LevelWarn, "old snapshots of the metadata not deleted, they only take space", slog.Any("error", err))
-		}
+		b.rebase(info)
 		return nil
 	}
+}
+
+// rebase notes what is the newest snapshot now.
+func (b *Backup) rebase(info SnapshotInfo) {
+	b.rebased = b.rebased || !slices.Equal(b.last.bases, info.bases)
+	b.last = info
 }
 
 // newest proves that no restore began before now.
@@ -478,25 +506,42 @@ func (b *Backup) newest(ctx context.Context) error {
 	return fmt.Errorf("the bucket has %s: a database was restored since generation %d: %w", key, b.own.number, ErrSuperseded)
 }
 
-// prune deletes the snapshot that is one too old, and with the first of a generation those
-// of the one before the last.
+// prune deletes the snapshots that are too old and no bases of the newest, and with the first of a
+// generation those of the one before the last.
 func (b *Backup) prune(ctx context.Context) error {
-	if old := b.last.Number - b.cfg.Keep; old > 0 {
-		return b.bucket.Delete(ctx, snapshotKey(b.own.number, old))
-	}
-	if b.last.Number > 1 || b.own.number < 3 {
-		return nil
-	}
-	dir := snapshotDir(b.own.number - 2)
-	page, err := b.bucket.List(ctx, dir, "")
-	if err != nil {
-		return err
+	own, oldest := b.own.number, b.last.Number-b.cfg.Keep
+	needed := func(n int64) bool {
+		base := slices.ContainsFunc(b.last.bases, func(o snapshotBase) bool { return o.number == n })
+		return n > oldest || base && !invariant.Off("metadata-keep-bases")
 	}
 	var keys []string
-	for _, o := range page {
-		keys = append(keys, o.Key)
+	if b.rebased {
+		numbers, err := listSnapshots(ctx, b.bucket, own)
+		if err != nil {
+			return err
+		}
+		for _, n := range numbers {
+			if !needed(n) {
+				keys = append(keys, snapshotKey(own, n))
+			}
+		}
+	} else if oldest > 0 && !needed(oldest) {
+		keys = append(keys, snapshotKey(own, oldest))
 	}
-	return b.bucket.Delete(ctx, keys...)
+	if b.last.Number == 1 && own > 2 {
+		numbers, err := listSnapshots(ctx, b.bucket, own-2)
+		if err != nil {
+			return err
+		}
+		for _, n := range numbers {
+			keys = append(keys, snapshotKey(own-2, n))
+		}
+	}
+	if err := b.bucket.Delete(ctx, keys...); err != nil {
+		return err
+	}
+	b.rebased = false
+	return nil
 }
 
 // read makes the next snapshot of the database as it is now; data is nil if it is the last one.
@@ -519,11 +564,20 @@ func (b *Backup) read(ctx context.Context) (info SnapshotInfo, data []byte, err 
 	if b.last.Number > 0 && info.fingerprint == b.last.fingerprint {
 		return info, nil, nil
 	}
+	if err := b.chooseBases(ctx, t, &info); err != nil {
+		return info, nil, fmt.Errorf("read the metadata: %w", err)
+	}
 	w := newSnapshotWriter(info)
+	if len(info.bases) > 0 {
+		err = copyDifference(ctx, t, info, w)
+	}
 	for _, name := range tables {
-		if err := copyTable(ctx, t, name, w); err != nil {
-			return info, nil, fmt.Errorf("read table %s: %w", name, err)
+		if err == nil && (len(info.bases) == 0 || differenceQueries[name] == "") {
+			err = copyRows(ctx, t, name, w, `SELECT * FROM `+name)
 		}
+	}
+	if err != nil {
+		return info, nil, err
 	}
 	data, err = w.finish()
 	return info, data, err
@@ -602,17 +656,23 @@ func fingerprint(ctx context.Context, q queryer, tables []string, info *Snapshot
 	return nil
 }
 
-func copyTable(ctx context.Context, q queryer, name string, w *snapshotWriter) error {
-	if err := eachTableRow(ctx, q, name, func(columns []string) { w.table(name, columns) }, w.row); err != nil {
-		return err
+// copyRows writes what a query finds as rows of a table.
+func copyRows(ctx context.Context, q queryer, name string, w *snapshotWriter, query string, args ...any) error {
+	if err := eachValues(ctx, q, func(columns []string) { w.table(name, columns) }, w.row, query, args...); err != nil {
+		return fmt.Errorf("read table %s: %w", name, err)
 	}
 	w.end()
 	return w.err
 }
 
-// eachTableRow reads a whole table, with values as the engine has them. row may keep none.
+// eachTableRow reads a whole table.
 func eachTableRow(ctx context.Context, q queryer, name string, head func(columns []string), row func(values []any) error) error {
-	rows, err := q.QueryContext(ctx, `SELECT * FROM `+name)
+	return eachValues(ctx, q, head, row, `SELECT * FROM `+name)
+}
+
+// eachValues reads what a query finds, with values as the engine has them. row may keep none.
+func eachValues(ctx context.Context, q queryer, head func(columns []string), row func(values []any) error, query string, args ...any) error {
+	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
 		return err
 	}

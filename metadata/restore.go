@@ -7,9 +7,11 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/objectstore"
 )
 
@@ -102,8 +104,9 @@ func (s *Store) checkEmpty(ctx context.Context) error {
 	return fmt.Errorf("%w: a restore makes a new one; if it is lost or too old, move it away", ErrDatabaseExists)
 }
 
-// lastSnapshot reads the newest snapshot; a generation whose restore did not get far has none.
-func lastSnapshot(ctx context.Context, bucket objectstore.Bucket, newest int64) (key string, data []byte, err error) {
+// lastSnapshot reads the newest snapshot after its bases; a generation whose restore did not get far has
+// none.
+func lastSnapshot(ctx context.Context, bucket objectstore.Bucket, newest int64) (key string, all [][]byte, err error) {
 	for g := newest; g > 0; g-- {
 		number, err := newestSnapshot(ctx, bucket, g)
 		if err != nil {
@@ -117,14 +120,45 @@ func lastSnapshot(ctx context.Context, bucket objectstore.Bucket, newest int64) 
 		if err != nil {
 			return "", nil, fmt.Errorf("read %s: %w", key, err)
 		}
-		return key, data, nil
+		info, _, err := parseSnapshotHeader(data)
+		if err != nil {
+			return "", nil, fmt.Errorf("read %s: %w", key, err)
+		}
+		for i, base := range info.bases {
+			data, err := readBase(ctx, bucket, info, i)
+			if err != nil {
+				return "", nil, fmt.Errorf("read %s, which %s is a difference to: %w", snapshotKey(g, base.number), key, err)
+			}
+			all = append(all, data)
+		}
+		return key, append(all, data), nil
 	}
 	return "", nil, errors.New("the bucket has no snapshot of the metadata")
 }
 
-// load fills an empty database with a snapshot, all or nothing, and brings it to the newest version.
-func (s *Store) load(ctx context.Context, data []byte, g generation, tables []string) (SnapshotInfo, error) {
+// readBase reads a base of a snapshot, which must be the one that it names.
+func readBase(ctx context.Context, bucket objectstore.Bucket, of SnapshotInfo, i int) ([]byte, error) {
+	want := of.bases[i]
+	data, err := bucket.Get(ctx, snapshotKey(of.Generation, want.number), 0, -1)
+	if err != nil {
+		return nil, err
+	}
 	info, _, err := parseSnapshotHeader(data)
+	if err != nil {
+		return nil, err
+	}
+	meant := info.Cluster == of.Cluster && info.Generation == of.Generation && info.Schema == of.Schema && info.Number == want.number &&
+		info.Change == want.change && slices.Equal(info.bases, of.bases[:i])
+	if !meant && !invariant.Off("metadata-base-meant") {
+		return nil, fmt.Errorf("%w: it is not the base that is meant", errCorruptSnapshot)
+	}
+	return data, nil
+}
+
+// load fills an empty database with a snapshot, which comes after its bases, all or nothing, and brings it
+// to the newest version.
+func (s *Store) load(ctx context.Context, snapshots [][]byte, g generation, tables []string) (SnapshotInfo, error) {
+	info, _, err := parseSnapshotHeader(snapshots[len(snapshots)-1])
 	if err != nil {
 		return info, err
 	}
@@ -149,21 +183,11 @@ func (s *Store) load(ctx context.Context, data []byte, g generation, tables []st
 	err = s.update(ctx, "insert", func(t *tx) error {
 		r := t.streams()
 		defer r.close()
-		insert := ""
-		if _, err := parseSnapshot(data, snapshotVisitor{
-			table: func(name string, columns []string) (err error) {
-				if insert, err = insertInto(name, columns); err != nil {
-					return err
-				}
-				_, err = t.exec(`DELETE FROM ` + name)
+		for i, data := range snapshots {
+			l := &loader{streams: r, difference: i > 0}
+			if _, err := parseSnapshot(data, snapshotVisitor{table: l.table, row: l.row}); err != nil {
 				return err
-			},
-			row: func(values []any) error {
-				_, err := r.exec(insert, values...)
-				return err
-			},
-		}); err != nil {
-			return err
+			}
 		}
 		return t.begin(g)
 	})

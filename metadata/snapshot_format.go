@@ -15,26 +15,38 @@ import (
 
 // Snapshot: the rows of all tables at one moment.
 //
-//	┌──────────┬────────┬────────┬──────────┬──────────────┬──────────┐
-//	│ "TMSN" 4 │ ver  1 │ header │ crc32c 4 │ zstd(tables) │ crc32c 4 │
-//	└──────────┴────────┴────────┴──────────┴──────────────┴──────────┘
+//	┌──────────┬────────┬────────┬──────────┬───────┬──────────┬──────────────┬──────────┐
+//	│ "TMSN" 4 │ ver  1 │ header │ crc32c 4 │ bases │ crc32c 4 │ zstd(tables) │ crc32c 4 │
+//	└──────────┴────────┴────────┴──────────┴───────┴──────────┴──────────────┴──────────┘
 //	header: cluster 22, generation 8, number 8, schema 8, change 8, taken 8, fingerprint 8
+//	bases:  subjects 8, n 1, base …
+//	base:   number 8, change 8, subjects 8
 //	tables: table …, 0
 //	table:  name s, columns v, column s …, row …, 0
 //	row:    1, value for each column
 //	value:  0 null | 1 integer z | 2 text s | 3 bytes s
 //
-// Integers are big-endian; v is an unsigned and z a zigzag varint, s is v bytes. The first
-// checksum is over all before it, so that a header can be read alone, and keeps its place in every version; the second is over the
-// whole object before it. schema is the number of the newest migration, change the last
+// Integers are big-endian; v is an unsigned and z a zigzag varint, s is v bytes. Each checksum is over
+// all before it, so that header and bases can be read alone; the first keeps its place in every version.
+// schema is the number of the newest migration, change the last
 // number of the change log, taken in ms since 1970. The fingerprint changes whenever the tables
 // do, but for what a restore makes good.
 //
-// Versions: 1, the first.
+// With bases, oldest first, a snapshot is a difference: its table changed_subject names the subjects
+// that changed since the last base, and of the tables of the schema registry it has the rows of those
+// alone. The rest is in the bases, the first of which is whole and each other a difference to those
+// before it. subjects is of how many subjects a snapshot has rows. All other tables are always whole.
+//
+// Versions: 1, the first; 2, bases.
 const (
 	snapshotMagic      = "TMSN"
-	snapshotVersion    = 1
+	snapshotVersion    = 2
 	snapshotHeaderSize = len(snapshotMagic) + 1 + clusterIDSize + 6*8 + 4
+	snapshotBaseSize   = 3 * 8
+	// snapshotHeadSize is how many bytes of an object hold header and bases, whatever their number.
+	snapshotHeadSize = snapshotHeaderSize + 8 + 1 + maxSnapshotBases*snapshotBaseSize + 4
+
+	changedSubject = "changed_subject"
 
 	valueNull  = 0
 	valueInt   = 1
@@ -44,6 +56,9 @@ const (
 	// maxSnapshotString bounds a text or value: a schema, the settings of a catalog.
 	maxSnapshotString  = 64 << 20
 	maxSnapshotColumns = 1000
+	// maxSnapshotBases bounds what a restore reads. Each base has at most half the subjects of the one
+	// before it.
+	maxSnapshotBases = 32
 )
 
 // SnapshotInfo says which snapshot of the metadata it is.
@@ -56,6 +71,13 @@ type SnapshotInfo struct {
 	Taken      time.Time // by the clock of the node that took it
 
 	fingerprint uint64
+	subjects    int64          // of how many it has rows
+	bases       []snapshotBase // oldest first; none if it is whole
+}
+
+// A snapshotBase is a snapshot that others are differences to.
+type snapshotBase struct {
+	number, change, subjects int64
 }
 
 var errCorruptSnapshot = errors.New("corrupt metadata snapshot")
@@ -68,10 +90,18 @@ func appendSnapshotHeader(dst []byte, h SnapshotInfo) []byte {
 	for _, v := range []int64{h.Generation, h.Number, int64(h.Schema), h.Change, h.Taken.UnixMilli(), int64(h.fingerprint)} {
 		dst = binary.BigEndian.AppendUint64(dst, uint64(v))
 	}
+	dst = append(dst[:begin], sealed(dst[begin:])...)
+	dst = binary.BigEndian.AppendUint64(dst, uint64(h.subjects))
+	dst = append(dst, byte(len(h.bases)))
+	for _, b := range h.bases {
+		for _, v := range []int64{b.number, b.change, b.subjects} {
+			dst = binary.BigEndian.AppendUint64(dst, uint64(v))
+		}
+	}
 	return append(dst[:begin], sealed(dst[begin:])...)
 }
 
-// parseSnapshotHeader reads the start of a snapshot.
+// parseSnapshotHeader reads the start of a snapshot, its header and bases.
 func parseSnapshotHeader(src []byte) (h SnapshotInfo, tail []byte, err error) {
 	if len(src) < len(snapshotMagic)+1 || string(src[:len(snapshotMagic)]) != snapshotMagic {
 		return h, nil, fmt.Errorf("%w: no magic", errCorruptSnapshot)
@@ -83,8 +113,9 @@ func parseSnapshotHeader(src []byte) (h SnapshotInfo, tail []byte, err error) {
 	if !ok {
 		return h, nil, fmt.Errorf("%w: checksum of the header", errCorruptSnapshot)
 	}
-	if v := src[len(snapshotMagic)]; v != snapshotVersion {
-		return h, nil, fmt.Errorf("metadata snapshot of version %d, this program reads version %d", v, snapshotVersion)
+	version := src[len(snapshotMagic)]
+	if version < 1 || version > snapshotVersion {
+		return h, nil, fmt.Errorf("metadata snapshot of version %d, this program reads versions up to %d", version, snapshotVersion)
 	}
 	rest := head[len(snapshotMagic)+1:]
 	h.Cluster, rest = string(rest[:clusterIDSize]), rest[clusterIDSize:]
@@ -93,7 +124,39 @@ func parseSnapshotHeader(src []byte) (h SnapshotInfo, tail []byte, err error) {
 		v[i] = int64(binary.BigEndian.Uint64(rest[8*i:]))
 	}
 	h.Generation, h.Number, h.Schema, h.Change, h.Taken, h.fingerprint = v[0], v[1], int(v[2]), v[3], time.UnixMilli(v[4]), uint64(v[5])
-	return h, src[snapshotHeaderSize:], nil
+	if version == 1 {
+		return h, src[snapshotHeaderSize:], nil
+	}
+	tail, err = h.parseBases(src)
+	return h, tail, err
+}
+
+// parseBases reads what is between header and tables.
+func (h *SnapshotInfo) parseBases(src []byte) (tail []byte, err error) {
+	const first = snapshotHeaderSize + 8 + 1
+	if len(src) < first {
+		return nil, fmt.Errorf("%w: it ends before its bases", errCorruptSnapshot)
+	}
+	n := int(src[first-1])
+	end := first + n*snapshotBaseSize + 4
+	if n > maxSnapshotBases || len(src) < end {
+		return nil, fmt.Errorf("%w: %d bases in %d bytes", errCorruptSnapshot, n, len(src))
+	}
+	if _, ok := unsealed(src[:end]); !ok {
+		return nil, fmt.Errorf("%w: checksum of the bases", errCorruptSnapshot)
+	}
+	at := src[snapshotHeaderSize:]
+	next := func() int64 {
+		v := int64(binary.BigEndian.Uint64(at))
+		at = at[8:]
+		return v
+	}
+	h.subjects = next()
+	at = at[1:]
+	for range n {
+		h.bases = append(h.bases, snapshotBase{next(), next(), next()})
+	}
+	return src[end:], nil
 }
 
 // A snapshotWriter builds a snapshot row by row; only the compressed bytes are kept.
@@ -339,6 +402,21 @@ func DumpSnapshot(w io.Writer, data []byte) error {
 	}
 	if _, err := fmt.Fprintf(w, "%-46x crc32c\n", at[:4]); err != nil {
 		return err
+	}
+	if data[4] > 1 {
+		if _, err := fmt.Fprintf(w, "%-46x %d subjects, %d bases\n", at[4:13], h.subjects, len(h.bases)); err != nil {
+			return err
+		}
+		at = at[13:]
+		for _, b := range h.bases {
+			if _, err := fmt.Fprintf(w, "%-46x base %d: change %d, %d subjects\n", at[:snapshotBaseSize], b.number, b.change, b.subjects); err != nil {
+				return err
+			}
+			at = at[snapshotBaseSize:]
+		}
+		if _, err := fmt.Fprintf(w, "%-46x crc32c\n", at[:4]); err != nil {
+			return err
+		}
 	}
 	var head []string
 	if _, err := parseSnapshot(data, snapshotVisitor{

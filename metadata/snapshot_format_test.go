@@ -3,6 +3,7 @@ package metadata
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -15,6 +16,11 @@ import (
 var snapshotV1 = SnapshotInfo{Cluster: "0123456789abcdefABCDEF", Generation: 3, Number: 1000, Schema: 3, Change: 1 << 40,
 	Taken: time.UnixMilli(1_700_000_000_123), fingerprint: 1 << 63}
 
+var snapshotV2 = SnapshotInfo{Cluster: "0123456789abcdefABCDEF", Generation: 3, Number: 1000, Schema: 10, Change: 1 << 40,
+	Taken: time.UnixMilli(1_700_000_000_123), fingerprint: 1 << 63, subjects: 7, bases: []snapshotBase{{1, 2, 1 << 33}, {900, 1 << 39, 32}}}
+
+var sameSnapshot = cmp.AllowUnexported(SnapshotInfo{}, snapshotBase{})
+
 type snapshotTable struct {
 	Name    string
 	Columns []string
@@ -25,6 +31,11 @@ var snapshotTablesV1 = []snapshotTable{
 	{"stream", []string{"id", "end_offset"}, [][]any{{int64(1), int64(-1)}, {int64(1 << 62), nil}}},
 	{"empty", []string{"x"}, nil},
 	{"schema", []string{"text", "hash"}, [][]any{{"é\x00", []byte{0, 255}}, {"", []byte{}}}},
+}
+
+var snapshotTablesV2 = []snapshotTable{
+	{changedSubject, []string{"subject"}, [][]any{{"a"}, {""}}},
+	{"subject", []string{"name", "revision"}, [][]any{{"a", int64(2)}}},
 }
 
 func writeSnapshot(t testing.TB, h SnapshotInfo, tables []snapshotTable) []byte {
@@ -78,15 +89,45 @@ func TestSnapshotFormatV1(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if d := cmp.Diff(h, snapshotV1, cmp.AllowUnexported(SnapshotInfo{})); d != "" {
+		if d := cmp.Diff(h, snapshotV1, sameSnapshot); d != "" {
 			t.Fatalf("%s: header (-got +want):\n%s", name, d)
 		}
 		if d := cmp.Diff(tables, snapshotTablesV1, cmpopts.EquateEmpty()); d != "" {
 			t.Fatalf("%s: tables (-got +want):\n%s", name, d)
 		}
 	}
-	if head := appendSnapshotHeader(nil, snapshotV1); !bytes.Equal(head, bin[:snapshotHeaderSize]) {
-		t.Fatalf("header %x, want %x", head, bin[:snapshotHeaderSize])
+	var text bytes.Buffer
+	if err := DumpSnapshot(&text, bin); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(text.String(), string(want)); d != "" {
+		t.Fatalf("dump (-got +want):\n%s", d)
+	}
+}
+
+// The fixture of version 2, a difference, is read, and written as it is up to its tables.
+func TestSnapshotFormatV2(t *testing.T) {
+	const path = "testdata/format/v2/snapshot"
+	bin, err := os.ReadFile(path + ".bin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := os.ReadFile(path + ".txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, tables, err := readSnapshot(bin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(h, snapshotV2, sameSnapshot); d != "" {
+		t.Fatalf("header (-got +want):\n%s", d)
+	}
+	if d := cmp.Diff(tables, snapshotTablesV2, cmpopts.EquateEmpty()); d != "" {
+		t.Fatalf("tables (-got +want):\n%s", d)
+	}
+	if head := appendSnapshotHeader(nil, snapshotV2); !bytes.Equal(head, bin[:len(head)]) {
+		t.Fatalf("header %x, want %x", head, bin[:len(head)])
 	}
 	var text bytes.Buffer
 	if err := DumpSnapshot(&text, bin); err != nil {
@@ -99,7 +140,7 @@ func TestSnapshotFormatV1(t *testing.T) {
 
 // Every changed bit and every missing byte is noticed.
 func TestSnapshotFormatNoticesDamage(t *testing.T) {
-	good := writeSnapshot(t, snapshotV1, snapshotTablesV1)
+	good := writeSnapshot(t, snapshotV2, snapshotTablesV1)
 	for i := range len(good) * 8 {
 		bad := bytes.Clone(good)
 		bad[i/8] ^= 1 << (i % 8)
@@ -112,24 +153,24 @@ func TestSnapshotFormatNoticesDamage(t *testing.T) {
 			t.Fatalf("cut to %d bytes: no error", i)
 		}
 	}
-	wantNewer(t, good, snapshotHeaderSize, func(data []byte) error { _, _, err := readSnapshot(data); return err })
+	wantNewer(t, good, 3, snapshotHeaderSize, func(data []byte) error { _, _, err := readSnapshot(data); return err })
 }
 
-// wantNewer checks that what version 2 begins with, up to its checksum, is refused by name.
-func wantNewer(t *testing.T, good []byte, head int, parse func([]byte) error) {
+// wantNewer checks that what a newer version begins with, up to its checksum, is refused by name.
+func wantNewer(t *testing.T, good []byte, version byte, head int, parse func([]byte) error) {
 	t.Helper()
 	newer := bytes.Clone(good)
-	newer[4] = 2
+	newer[4] = version
 	copy(newer, sealed(newer[:head-4:head-4]))
-	if err := parse(newer); err == nil || !strings.Contains(err.Error(), "version 2") {
-		t.Fatalf("version 2: %v, want it refused by name", err)
+	if err := parse(newer); err == nil || !strings.Contains(err.Error(), fmt.Sprint("version ", version)) {
+		t.Fatalf("version %d: %v, want it refused by name", version, err)
 	}
 }
 
 // Nothing makes the decoder panic, and what is decoded is encoded to the same tables.
 func FuzzParseSnapshot(f *testing.F) {
 	f.Add(writeSnapshot(f, snapshotV1, snapshotTablesV1))
-	f.Add(writeSnapshot(f, snapshotV1, nil))
+	f.Add(writeSnapshot(f, snapshotV2, nil))
 	f.Fuzz(func(t *testing.T, src []byte) {
 		if len(src) > snapshotHeaderSize+4 { // inputs with any checksum would all end there
 			copy(src, sealed(src[:snapshotHeaderSize-4:snapshotHeaderSize-4]))
@@ -140,8 +181,8 @@ func FuzzParseSnapshot(f *testing.F) {
 			return
 		}
 		again, same, err := readSnapshot(writeSnapshot(t, h, tables))
-		if err != nil || again != h {
-			t.Fatalf("%+v, %v, want %+v", again, err, h)
+		if d := cmp.Diff(again, h, sameSnapshot); err != nil || d != "" {
+			t.Fatalf("%v, header (-again +first):\n%s", err, d)
 		}
 		if d := cmp.Diff(same, tables, cmpopts.EquateEmpty()); d != "" {
 			t.Fatal(d)
@@ -168,7 +209,7 @@ func TestGenerationFormatV1(t *testing.T) {
 	if data, err := appendGeneration(nil, generationV1); err != nil || !bytes.Equal(data, bin) {
 		t.Fatalf("encoded %x, %v, want %x", data, err, bin)
 	}
-	wantNewer(t, bin, len(bin), func(data []byte) error { _, err := parseGeneration(data); return err })
+	wantNewer(t, bin, 2, len(bin), func(data []byte) error { _, err := parseGeneration(data); return err })
 	var text bytes.Buffer
 	if err := DumpGeneration(&text, bin); err != nil {
 		t.Fatal(err)
