@@ -389,11 +389,11 @@ func (b *Backup) moveLocked() {
 // doubles with each, up to the interval.
 const backupRetry = 100 * time.Millisecond
 
-// backupShare bounds what snapshots cost: after one that takes a while, so many times as long
-// passes until somebody who waits can have the next. They all share it.
+// backupShare bounds what snapshots cost: after one that takes a while, longer than a cheap one, so many times
+// as long passes until somebody who waits can have the next. They all share it.
 const (
 	backupShare = 3
-	backupCheap = 5 * time.Millisecond
+	backupCheap = 10 * time.Millisecond
 )
 
 // run takes snapshots until ctx ends or the database is superseded.
@@ -429,7 +429,7 @@ func (b *Backup) run(ctx context.Context) {
 			}
 			retry, wake = backupRetry, b.wake
 			if b.cost > backupCheap {
-				resting, wake, next = true, nil, backupShare*b.cost
+				resting, wake, next = true, nil, backupShare*(b.cost-backupCheap)
 			}
 		case errors.Is(err, ErrSuperseded):
 			b.fail(err)

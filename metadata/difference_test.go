@@ -97,7 +97,7 @@ func (m *registryModel) restore() (bases int) {
 func TestDifferencesAreTheWhole(t *testing.T) {
 	eachEngine(t, func(t *testing.T, d database) {
 		most := 0
-		for seed := range uint64(4) {
+		for seed := range uint64(differenceSeeds) {
 			if d.name != sqlite.name && seed > 0 {
 				break // all have one database there
 			}

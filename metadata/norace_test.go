@@ -2,4 +2,7 @@
 
 package metadata
 
-const restoreSeeds = 6
+const (
+	restoreSeeds    = 6
+	differenceSeeds = 4
+)

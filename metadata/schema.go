@@ -142,7 +142,7 @@ func (s *Store) Schema(ctx context.Context, id int) (Schema, error) {
 
 // SchemaByGUID returns the schema with that GUID, or ErrSchemaNotExist.
 func (s *Store) SchemaByGUID(ctx context.Context, guid uuid.UUID) (Schema, error) {
-	schema, err := s.readSchema(ctx, `s.guid = $1`, guid.String())
+	schema, err := s.readSchema(ctx, `s.guid = $1 AND s.guid <> ''`, guid.String()) // as the index has them
 	if errors.Is(err, ErrSchemaNotExist) {
 		schema, err = s.readSchema(ctx, `s.hash BETWEEN $1 AND $2 AND s.guid = ''`, guid[:], lastHash(guid))
 	}
@@ -413,7 +413,7 @@ func (t *tx) schemaID(schema Schema) (int, uuid.UUID, error) {
 		stored = schema.GUID.String()
 	}
 	var taken int
-	err = t.QueryRowContext(t.ctx, `SELECT (SELECT count(*) FROM schema WHERE guid = $1) + (SELECT count(*) FROM schema WHERE hash BETWEEN $2 AND $3 AND guid = '')`,
+	err = t.QueryRowContext(t.ctx, `SELECT (SELECT count(*) FROM schema WHERE guid = $1 AND guid <> '') + (SELECT count(*) FROM schema WHERE hash BETWEEN $2 AND $3 AND guid = '')`,
 		schema.GUID.String(), schema.GUID[:], lastHash(schema.GUID)).Scan(&taken)
 	if err != nil {
 		return 0, none, err

@@ -2,6 +2,7 @@ package metadata
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"sync"
@@ -102,6 +103,9 @@ func (s *Store) runTogether(ctx context.Context, batch []*queuedChange) {
 		}
 	}()
 	err = s.update(ctx, fmt.Sprintf("%d changes at once, one of them: %s", len(batch), batch[0].what), func(t *tx) error {
+		if s.dialect.name == sqlite.name { // the other driver keeps its statements by itself
+			t.prepared = map[string]*sql.Stmt{}
+		}
 		for i, c := range batch {
 			if _, err := t.exec(`SAVEPOINT change`); err != nil {
 				return err

@@ -10,6 +10,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/objectstore"
 )
 
 // benchSchema is a schema as of a small event; n makes it another one.
@@ -85,14 +88,14 @@ func (w *nullResponse) Header() http.Header         { return w.header }
 func (w *nullResponse) WriteHeader(status int)      { w.status = status }
 func (w *nullResponse) Write(b []byte) (int, error) { return len(b), nil }
 
-// BenchmarkRegister registers new schemas: each in a subject of its own from eight clients at once, and
+// BenchmarkRegister registers new schemas: each in a subject of its own from eight clients at once; from 32
+// while a directory keeps snapshots of the metadata, for which each waits; and
 // as the next versions of one subject with 1,000 versions from one client.
 func BenchmarkRegister(b *testing.B) {
-	b.Run("subjects", func(b *testing.B) {
-		r := newRegistry(b)
+	subjects := func(b *testing.B, clients int, r *Registry) {
 		var n, failed atomic.Int64
 		for b.Loop() {
-			const clients, each = 8, 50
+			const each = 50
 			var g sync.WaitGroup
 			for range clients {
 				g.Go(func() {
@@ -110,6 +113,22 @@ func BenchmarkRegister(b *testing.B) {
 			b.Fatalf("%d of %d failed", failed.Load(), n.Load())
 		}
 		b.ReportMetric(float64(n.Load())/b.Elapsed().Seconds(), "registrations/s")
+	}
+	b.Run("subjects", func(b *testing.B) { subjects(b, 8, newRegistry(b)) })
+	b.Run("snapshots", func(b *testing.B) {
+		r := newRegistry(b)
+		bucket, err := objectstore.Open(b.Context(), "file:"+b.TempDir())
+		if err != nil {
+			b.Fatal(err)
+		}
+		backup, err := r.store.Backup(b.Context(), bucket, metadata.BackupConfig{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		subjects(b, 32, r)
+		if err := backup.Close(b.Context()); err != nil {
+			b.Fatal(err)
+		}
 	})
 	b.Run("versions", func(b *testing.B) {
 		r := newRegistry(b)
