@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tabletopic/tabletopic/catalog"
+	"github.com/tabletopic/tabletopic/maintenance"
 	"github.com/tabletopic/tabletopic/objectstore"
 )
 
@@ -208,11 +209,11 @@ func (d *deepReader) attribute(ctx context.Context) error {
 func (d *deepReader) undeleted(ctx context.Context, task table.FileScanTask, fn func(origin)) error {
 	scan := d.table.Scan(table.WithSelectedFields(d.KafkaColumn+".partition", d.KafkaColumn+".offset"))
 	defer scan.Close()
-	task.File = formatNamed{task.File}
+	task.File = maintenance.FormatNamed{DataFile: task.File}
 	for _, list := range []*[]iceberg.DataFile{&task.DeleteFiles, &task.EqualityDeleteFiles, &task.DeletionVectorFiles} {
 		named := make([]iceberg.DataFile, len(*list))
 		for i, f := range *list {
-			named[i] = formatNamed{f}
+			named[i] = maintenance.FormatNamed{DataFile: f}
 		}
 		*list = named
 	}
@@ -231,14 +232,6 @@ func (d *deepReader) undeleted(ctx context.Context, task table.FileScanTask, fn 
 		}
 	}
 	return nil
-}
-
-// formatNamed names the format of a file in capitals, which iceberg-go wants. DuckDB writes
-// delete files of the format "parquet".
-type formatNamed struct{ iceberg.DataFile }
-
-func (f formatNamed) FileFormat() iceberg.FileFormat {
-	return iceberg.FileFormat(strings.ToUpper(string(f.DataFile.FileFormat())))
 }
 
 // eachOrigin reads a batch of the Kafka column alone.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -64,6 +65,55 @@ func TestTwoServersOneDatabase(t *testing.T) {
 		}
 		if err := servers[1-i].api("/iceberg/v1/namespaces/default/tables/"+topic, &table); err != nil || table.Location == "" {
 			t.Errorf("the other server's catalog has no table %s: %v", topic, err)
+		}
+	}
+}
+
+// A record may follow the registration of its schema at once, through another server, hundreds of times: none is a dead
+// letter, and two engines read its row.
+func TestSchemasAreKnownToOtherServersAtOnce(t *testing.T) {
+	t.Parallel()
+	shared := []string{"--metadata", lab.Postgres(t), "--object-store", "file://" + t.TempDir()}
+	servers := []*server{
+		startServer(t, append([]string{"--node-id", "1"}, shared...)...),
+		startServer(t, append([]string{"--node-id", "2"}, shared...)...),
+	}
+	servers[0].createTopic("events", 2, 300*time.Millisecond)
+	led := map[int32]int32{} // partitions by leader
+	for _, p := range partitionRows(t, servers[0], "events") {
+		led[p.Leader] = p.Partition
+	}
+	if len(led) != 2 {
+		t.Fatalf("two servers lead %v", led)
+	}
+	cl := servers[0].client(kgo.DefaultProduceTopic("events"), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerLinger(0))
+	const n = 200
+	ids := map[string]bool{}
+	var producing sync.WaitGroup
+	defer producing.Wait()
+	want := "id,text\n"
+	for i := range n {
+		registers, other := servers[i%2], int32(2-i%2)
+		schema := strings.Replace(eventSchema, `"name": "Event"`, fmt.Sprintf(`"name": "Event", "doc": "%d"`, i), 1)
+		header := registerSchema(t, registers, "events-value", schema)
+		if ids[string(header)] = true; len(ids) != i+1 {
+			t.Fatalf("%d schemas have %d ids", i+1, len(ids))
+		}
+		text := fmt.Sprintf("row %04d", i)
+		want += fmt.Sprintf("%d,%s\n", 1000+i, text)
+		producing.Add(1)
+		cl.Produce(context.Background(), &kgo.Record{Partition: led[other], Value: encoded(t, header, schema, event{int64(1000 + i), text})}, func(_ *kgo.Record, err error) {
+			defer producing.Done()
+			if err != nil {
+				t.Errorf("record %d: %v", i, err)
+			}
+		})
+	}
+	producing.Wait()
+	waitForTable(t, servers[1], "events", n, 3*time.Minute)
+	for i, engine := range []string{"duckdb", "pyiceberg"} {
+		if got := run(t, nil, "lab/query", engine, "--uri", servers[i].catalogURL(), "--sort", "SELECT id, text FROM ice.default.events"); got != want {
+			t.Errorf("%s reads\n%swant\n%s", engine, got, want)
 		}
 	}
 }

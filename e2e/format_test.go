@@ -29,7 +29,7 @@ func TestFormatVersion3(t *testing.T) {
 	waitForTable(t, s, "lineage", 3, time.Minute)
 
 	times := rec(idField + `,{"name":"instant","type":{"type":"long","logicalType":"timestamp-nanos"}},{"name":"wall","type":["null",{"type":"long","logicalType":"local-timestamp-nanos"}]}`)
-	s.createTopic("nanos", 1, 500*time.Millisecond, "table.topic.format.version", "3")
+	s.createTopic("nanos", 1, 500*time.Millisecond, "table.topic.format.version", "3", "table.topic.partition.by", "hour(instant)")
 	header = registerSchema(t, s, "nanos-value", times)
 	const instant = micros*1000 + 789
 	produceAll(t, s, "nanos", append(header[:len(header):len(header)], raw(1, instant, int64(1), int64(-1))...), append(header[:len(header):len(header)], raw(2, int64(-1), int64(0))...))

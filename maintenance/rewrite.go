@@ -127,17 +127,18 @@ func (g Group) tasks() (tasks []table.FileScanTask) {
 	for _, f := range g.Files {
 		sequence := f.Sequence
 		tasks = append(tasks, table.FileScanTask{
-			File: capitals{f.DataFile}, Length: f.FileSizeBytes(), FirstRowID: f.FirstRowID(), DataSequenceNumber: &sequence,
+			File: FormatNamed{f.DataFile}, Length: f.FileSizeBytes(), FirstRowID: f.FirstRowID(), DataSequenceNumber: &sequence,
 		})
 	}
 	return tasks
 }
 
-// capitals names the format of a file in capitals, which iceberg-go wants; DuckDB writes "parquet".
-type capitals struct{ iceberg.DataFile }
+// FormatNamed is a file of any writer as iceberg-go reads it: the name of its format is in capitals. DuckDB writes
+// "parquet".
+type FormatNamed struct{ iceberg.DataFile }
 
-func (c capitals) FileFormat() iceberg.FileFormat {
-	return iceberg.FileFormat(strings.ToUpper(string(c.DataFile.FileFormat())))
+func (f FormatNamed) FileFormat() iceberg.FileFormat {
+	return iceberg.FileFormat(strings.ToUpper(string(f.DataFile.FileFormat())))
 }
 
 // A rewriter writes the files of one group.

@@ -5,7 +5,6 @@ import (
 	"math"
 	"reflect"
 	"time"
-	"unsafe"
 
 	"github.com/apache/arrow-go/v18/arrow/decimal128"
 	"github.com/apache/iceberg-go"
@@ -195,7 +194,7 @@ func textFill(t iceberg.Type, text string) *constant {
 	case iceberg.TimestampTzNsType:
 		return nanos(time.RFC3339Nano)
 	case iceberg.UUIDType:
-		if u, ok := parseUUID(unsafe.Slice(unsafe.StringData(text), len(text))); ok {
+		if u, ok := parseUUID([]byte(text)); ok {
 			return &constant{data: u[:]}
 		}
 	case iceberg.BinaryType:
