@@ -32,6 +32,7 @@ const (
 	ChangeUser    ChangeKind = "user"    // subject: user name, '' for the nodes themselves
 	ChangeACL     ChangeKind = "acl"     // no subject
 	ChangeQuota   ChangeKind = "quota"   // no subject
+	ChangeGroup   ChangeKind = "group"   // subject: group
 )
 
 // A Change says that a transaction changed something; read it to learn what it is now.
