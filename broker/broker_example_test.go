@@ -35,7 +35,7 @@ func Example() {
 	set, err := partition.OpenSet(ctx, partition.Config{}, store, meta, log)
 	check(err)
 	defer set.Close(ctx)
-	groups := group.Open(set, group.Config{}, log)
+	groups := group.Open(set, group.Config{}, nil, log)
 	defer groups.Close()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	check(err)

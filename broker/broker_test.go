@@ -72,7 +72,7 @@ func listen(t testing.TB) net.Listener {
 
 // openGroups runs the groups of a set until the test ends.
 func openGroups(t testing.TB, set *partition.Set) *group.Manager {
-	g := group.Open(set, group.Config{}, slog.New(slog.DiscardHandler))
+	g := group.Open(set, group.Config{}, nil, slog.New(slog.DiscardHandler))
 	t.Cleanup(g.Close)
 	return g
 }

@@ -66,6 +66,7 @@ type Node struct {
 	control      *control.Topic
 	workers      *worker.Manager
 	coordinators *coordinator.Manager
+	groups       *group.Manager
 	txns         *txn.Manager
 	broker       *broker.Broker
 	access       *security.Access
@@ -153,9 +154,9 @@ func (n *Node) open(ctx context.Context) error {
 	if err := n.openTables(ctx); err != nil {
 		return err
 	}
-	groups := group.Open(n.set, group.Config{}, n.log)
-	n.onClose("groups", func(context.Context) error { groups.Close(); return nil })
-	n.txns = txn.Open(n.set, txn.Config{MaxTimeout: n.cfg.TransactionMaxTimeout, Expiration: n.cfg.TransactionalIDExpiration}, group.Topic, groups, n.peers, n.log)
+	n.groups = group.Open(n.set, group.Config{}, n.peers, n.log)
+	n.onClose("groups", func(context.Context) error { n.groups.Close(); return nil })
+	n.txns = txn.Open(n.set, txn.Config{MaxTimeout: n.cfg.TransactionMaxTimeout, Expiration: n.cfg.TransactionalIDExpiration}, group.Topic, n.groups, n.peers, n.log)
 	n.onClose("transactions", func(context.Context) error { n.txns.Close(); return nil })
 	if err := n.serveHTTP(registry); err != nil {
 		return err
@@ -166,7 +167,7 @@ func (n *Node) open(ctx context.Context) error {
 		MaxSessionPartitions: n.cfg.MaxSessionPartitions, Mover: n,
 		ReservedTopics: []string{group.Topic, txn.Topic, control.TopicName},
 		PeerTopic:      control.TopicName, PeerClientID: control.ClientID,
-	}, n.listeners, n.access, n.set, groups, n.txns, meta, n.store.Node(), n.log, n.metrics)
+	}, n.listeners, n.access, n.set, n.groups, n.txns, meta, n.store.Node(), n.log, n.metrics)
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/twmb/franz-go/pkg/kerr"
 
+	"github.com/tabletopic/tabletopic/broker/group"
+	"github.com/tabletopic/tabletopic/broker/share"
 	"github.com/tabletopic/tabletopic/broker/txn"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/partition"
@@ -148,6 +150,34 @@ func (p peers) AppendMarker(ctx context.Context, m metadata.Member, id partition
 	return resp.Body.Close()
 }
 
+// LoadShare implements group.Peers.
+func (p peers) LoadShare(ctx context.Context, m metadata.Member, k share.Key, leaderEpoch int32) (loaded share.Loaded, err error) {
+	resp, err := p.do(ctx, m, http.MethodPost, "/api/peer/share/load", shareMessage{Key: k, LeaderEpoch: leaderEpoch})
+	if err != nil {
+		return loaded, err
+	}
+	defer resp.Body.Close()
+	err = json.NewDecoder(resp.Body).Decode(&loaded)
+	return loaded, err
+}
+
+// SaveShare implements group.Peers.
+func (p peers) SaveShare(ctx context.Context, m metadata.Member, k share.Key, stateEpoch, leaderEpoch int32, saved share.Saved) error {
+	resp, err := p.do(ctx, m, http.MethodPost, "/api/peer/share/save", shareMessage{k, leaderEpoch, stateEpoch, saved})
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}
+
+// shareMessage is a message of one node to another.
+type shareMessage struct {
+	Key         share.Key
+	LeaderEpoch int32
+	StateEpoch  int32
+	Saved       share.Saved
+}
+
 // markerMessage is a message of one node to another.
 type markerMessage struct {
 	Marker record.Marker
@@ -203,6 +233,7 @@ var peerCodes = map[error]int{
 	partition.ErrInvalidProducerEpoch:    http.StatusConflict,
 	partition.ErrCoordinatorFenced:       http.StatusPreconditionFailed,
 	txn.ErrNotCoordinator:                http.StatusServiceUnavailable,
+	group.ErrShareFenced:                 http.StatusLocked,
 }
 
 func refusePeer(w http.ResponseWriter, err error) {
@@ -222,6 +253,8 @@ func refusePeer(w http.ResponseWriter, err error) {
 //	POST /api/peer/deadletters/{topic}/{partition}   deadLetters
 //	POST /api/peer/transactions                      txn.Enlistment; the Kafka code of a refusal
 //	POST /api/peer/markers/{topic}/{partition}       markerMessage
+//	POST /api/peer/share/load                        shareMessage; share.Loaded
+//	POST /api/peer/share/save                        shareMessage
 //	POST /api/peer/move                              moveRequest, of partitions led here; nanoseconds of pause
 func (n *Node) handlePeers(mux *http.ServeMux) {
 	mux.HandleFunc("POST /api/peer/sync", func(w http.ResponseWriter, r *http.Request) {
@@ -271,6 +304,31 @@ func (n *Node) handlePeers(mux *http.ServeMux) {
 		}
 		if err == nil {
 			err = n.txns.AppendMarker(r.Context(), partition.ID{Topic: p.Topic(), Index: p.Index()}, in.Marker, in.Bumped)
+		}
+		if err != nil {
+			refusePeer(w, err)
+			return
+		}
+		answer(w, http.StatusOK, struct{}{})
+	})
+	mux.HandleFunc("POST /api/peer/share/load", func(w http.ResponseWriter, r *http.Request) {
+		var in shareMessage
+		var loaded share.Loaded
+		err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 16<<20)).Decode(&in)
+		if err == nil {
+			loaded, err = n.groups.LoadHere(r.Context(), in.Key, in.LeaderEpoch)
+		}
+		if err != nil {
+			refusePeer(w, err)
+			return
+		}
+		answer(w, http.StatusOK, loaded)
+	})
+	mux.HandleFunc("POST /api/peer/share/save", func(w http.ResponseWriter, r *http.Request) {
+		var in shareMessage
+		err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 16<<20)).Decode(&in)
+		if err == nil {
+			err = n.groups.SaveHere(r.Context(), in.Key, in.StateEpoch, in.LeaderEpoch, in.Saved)
 		}
 		if err != nil {
 			refusePeer(w, err)

@@ -247,6 +247,8 @@ func (s *State) consumerGroup(id string, create bool) (*group, *refusal) {
 	switch {
 	case g != nil && g.consumer != nil:
 		return g, nil
+	case g != nil && g.share != nil:
+		return nil, refuse(kerr.GroupIDNotFound, "group %q is a share group: choose another name, or delete it", id)
 	case g != nil && len(g.members)+len(g.invited) > 0:
 		return nil, refuse(kerr.GroupIDNotFound, "group %q has members of the classic protocol: they have to leave first", id)
 	case !create && g == nil:

@@ -105,7 +105,7 @@ func (s *State) checkJoin(req *kmsg.JoinGroupRequest) *kerr.Error {
 		return kerr.InconsistentGroupProtocol
 	}
 	g := s.groups[req.Group]
-	if g != nil && g.consumer != nil && g.occupied() {
+	if g != nil && (g.share != nil || g.consumer != nil && g.occupied()) {
 		return kerr.InconsistentGroupProtocol
 	}
 	if g == nil || len(g.members) == 0 {
@@ -370,7 +370,7 @@ func (s *State) Sync(now time.Time, t shard.Ticket, req *kmsg.SyncGroupRequest) 
 		return answer(t, resp)
 	}
 	g := s.groups[req.Group]
-	if g == nil || g.consumer != nil {
+	if g == nil || g.consumer != nil || g.share != nil {
 		return refuse(kerr.UnknownMemberID)
 	}
 	m, err := g.check(req.MemberID, deref(req.InstanceID), req.Generation)
@@ -423,7 +423,7 @@ func (g *group) fillSync(resp *kmsg.SyncGroupResponse, assignment []byte) {
 func (s *State) Heartbeat(now time.Time, t shard.Ticket, req *kmsg.HeartbeatRequest) shard.Step {
 	resp := req.ResponseKind().(*kmsg.HeartbeatResponse)
 	g := s.groups[req.Group]
-	if g == nil || g.consumer != nil {
+	if g == nil || g.consumer != nil || g.share != nil {
 		resp.ErrorCode = kerr.UnknownMemberID.Code
 		return answer(t, resp)
 	}
@@ -445,7 +445,7 @@ func (s *State) Leave(now time.Time, t shard.Ticket, req *kmsg.LeaveGroupRequest
 	g := s.groups[req.Group]
 	var step shard.Step
 	leave := func(memberID, instance string) int16 {
-		if g == nil {
+		if g == nil || g.share != nil {
 			return kerr.UnknownMemberID.Code
 		}
 		if g.consumer != nil {

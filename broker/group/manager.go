@@ -30,6 +30,7 @@ type Manager struct {
 	cfg    Config
 	set    *partition.Set
 	log    *slog.Logger
+	peers  Peers // nil if there are none
 	shards *shards.Shards[*State]
 	watch  func() // ends the watch of topics
 
@@ -40,19 +41,19 @@ type Manager struct {
 }
 
 // Open starts without any shard; the topic is created when it is first needed.
-func Open(set *partition.Set, cfg Config, log *slog.Logger) *Manager {
+func Open(set *partition.Set, cfg Config, peers Peers, log *slog.Logger) *Manager {
 	cfg.setDefaults()
 	topic := metadata.NewTopic{Name: Topic, Partitions: cfg.Partitions, Config: map[string]string{
 		"cleanup.policy": "compact", "max.message.bytes": strconv.Itoa(16 << 20),
 	}}
-	m := &Manager{cfg: cfg, set: set, log: log, shards: shards.New(set, topic, func() *State { return NewState(cfg) }, log)}
+	m := &Manager{cfg: cfg, set: set, peers: peers, log: log, shards: shards.New(set, topic, func() *State { return NewState(cfg) }, log)}
 	m.watch = set.Watch(func(e partition.Event) {
 		m.changes.Add(1)
 		switch {
 		case e.Topic.Name == Topic:
 			m.shards.EndMoved()
 		case e.Kind == partition.TopicDeleted && !e.Topic.Internal:
-			m.forgetTopic(e.Topic.Name)
+			m.forgetTopic(e.Topic.Name, e.Topic.ID)
 		}
 	})
 	return m
@@ -194,6 +195,26 @@ func (m *Manager) currentTopics() *Topics {
 	return m.topics
 }
 
+// ShareTimeouts are those of share groups that have none of their own.
+func (m *Manager) ShareTimeouts() ShareTimeouts {
+	return ShareTimeouts{m.cfg.ShareSession, m.cfg.ShareHeartbeat}
+}
+
+// ShareHeartbeat handles a member of a share group.
+func (m *Manager) ShareHeartbeat(ctx context.Context, req *kmsg.ShareGroupHeartbeatRequest, timeouts ShareTimeouts, client Client) (*kmsg.ShareGroupHeartbeatResponse, error) {
+	topics := m.currentTopics()
+	return do[*kmsg.ShareGroupHeartbeatResponse](ctx, m, req.GroupID, func(s *State, now time.Time, t shard.Ticket) shard.Step {
+		return s.ShareHeartbeat(now, t, req, timeouts, client, topics)
+	})
+}
+
+func (m *Manager) DescribeShare(ctx context.Context, group string) (kmsg.ShareGroupDescribeResponseGroup, error) {
+	topics := m.currentTopics()
+	return do[kmsg.ShareGroupDescribeResponseGroup](ctx, m, group, func(s *State, _ time.Time, t shard.Ticket) shard.Step {
+		return s.DescribeShare(t, group, topics)
+	})
+}
+
 func (m *Manager) DeleteOffsets(ctx context.Context, req *kmsg.OffsetDeleteRequest) (*kmsg.OffsetDeleteResponse, error) {
 	return do[*kmsg.OffsetDeleteResponse](ctx, m, req.Group, func(s *State, _ time.Time, t shard.Ticket) shard.Step {
 		return s.DeleteOffsets(t, req)
@@ -225,12 +246,12 @@ func (m *Manager) List(ctx context.Context, states, types []string) ([]kmsg.List
 	return all, err
 }
 
-// forgetTopic drops what groups committed for a topic that is gone.
-func (m *Manager) forgetTopic(topic string) {
+// forgetTopic drops what groups committed for a topic that is gone, and what was delivered of it.
+func (m *Manager) forgetTopic(topic string, id uuid.UUID) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	err := m.shards.Each(ctx, func(s *shard.Shard[*State]) error {
-		_, err := s.Do(ctx, func(s *State, _ time.Time, t shard.Ticket) shard.Step { return s.ForgetTopic(t, topic) })
+		_, err := s.Do(ctx, func(s *State, _ time.Time, t shard.Ticket) shard.Step { return s.ForgetTopic(t, topic, id) })
 		return err
 	})
 	if err != nil {

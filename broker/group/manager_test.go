@@ -33,7 +33,7 @@ func TestAnswersOnlyWhileLedHere(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer set.Close(context.Background())
-	m := Open(set, Config{}, log)
+	m := Open(set, Config{}, nil, log)
 	defer m.Close()
 	answers := func(meanwhile func()) error {
 		_, err := do[int](ctx, m, "g", func(_ *State, _ time.Time, t shard.Ticket) shard.Step {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -51,6 +52,9 @@ func (s *State) checkCommit(now time.Time, req *kmsg.OffsetCommitRequest) *kerr.
 		return kerr.InvalidGroupID
 	}
 	g := s.groups[req.Group]
+	if g != nil && g.share != nil {
+		return kerr.GroupIDNotFound
+	}
 	if req.Generation < 0 && req.MemberID == "" { // a consumer that assigns its partitions itself
 		if g != nil && g.occupied() {
 			return kerr.UnknownMemberID
@@ -142,7 +146,7 @@ func allTopics(offsets map[topicPartition]offset, unstable map[topicPartition]in
 func (s *State) DeleteOffsets(t shard.Ticket, req *kmsg.OffsetDeleteRequest) shard.Step {
 	resp := req.ResponseKind().(*kmsg.OffsetDeleteResponse)
 	g := s.groups[req.Group]
-	if g == nil {
+	if g == nil || g.share != nil {
 		resp.ErrorCode = kerr.GroupIDNotFound.Code
 		return answer(t, resp)
 	}
@@ -180,13 +184,20 @@ func (g *group) subscribes(topic string) bool {
 	return false
 }
 
-// ForgetTopic drops the offsets of a deleted topic.
-func (s *State) ForgetTopic(t shard.Ticket, topic string) shard.Step {
+// ForgetTopic drops the offsets of a deleted topic, and what share groups had delivered of it.
+func (s *State) ForgetTopic(t shard.Ticket, topic string, topicID uuid.UUID) shard.Step {
 	step := answer(t, nil)
 	for _, id := range slices.Sorted(maps.Keys(s.groups)) {
 		for tp := range s.groups[id].partitions() {
 			if tp.topic == topic {
 				step.Records = append(step.Records, offsetRecord(id, tp, nil))
+			}
+		}
+		if c := s.groups[id].share; c != nil {
+			for _, p := range c.partitions() {
+				if p.topic == topicID {
+					step.Records = append(step.Records, shareStateRecord(id, p, nil))
+				}
 			}
 		}
 	}
@@ -210,6 +221,11 @@ func (s *State) Delete(t shard.Ticket, group string) shard.Step {
 	for tp := range g.partitions() {
 		step.Records = append(step.Records, offsetRecord(group, tp, nil))
 	}
+	if g.share != nil {
+		for _, p := range g.share.partitions() {
+			step.Records = append(step.Records, shareStateRecord(group, p, nil))
+		}
+	}
 	step.Records = append(step.Records, g.tombstone())
 	return step
 }
@@ -226,6 +242,9 @@ func (s *State) List(t shard.Ticket, states, types []string) shard.Step {
 		if g.consumer != nil {
 			kind, state = "consumer", g.consumer.phase()
 		}
+		if g.share != nil {
+			kind, state = "share", g.share.phase()
+		}
 		if !asked(states, string(state)) || !asked(types, kind) {
 			continue
 		}
@@ -241,7 +260,7 @@ func (s *State) Describe(t shard.Ticket, group string, version int16) shard.Step
 	resp := kmsg.NewDescribeGroupsResponseGroup()
 	resp.Group = group
 	g := s.groups[group]
-	if g == nil || g.consumer != nil {
+	if g == nil || g.consumer != nil || g.share != nil {
 		resp.State = "Dead"
 		if version >= 6 {
 			resp.ErrorCode = kerr.GroupIDNotFound.Code

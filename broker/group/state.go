@@ -27,6 +27,10 @@ type Config struct {
 	// ConsumerSession is the session timeout of members of the consumer protocol, ConsumerHeartbeat
 	// how often they are told to send heartbeats (KIP-848). 45 s and 5 s if zero.
 	ConsumerSession, ConsumerHeartbeat time.Duration
+	// ShareSession and ShareHeartbeat are the same for members of share groups, of which one has
+	// at most ShareMaxSize (KIP-932). 45 s, 5 s and 200 if zero.
+	ShareSession, ShareHeartbeat time.Duration
+	ShareMaxSize                 int
 	// Retention is how long offsets of a group without members are kept. 7 days if zero.
 	Retention time.Duration
 	// Partitions of __consumer_offsets when it is created. 16 if zero.
@@ -41,6 +45,9 @@ func (c *Config) setDefaults() {
 	c.MaxMetadata = cmp.Or(c.MaxMetadata, 4096)
 	c.ConsumerSession = cmp.Or(c.ConsumerSession, 45*time.Second)
 	c.ConsumerHeartbeat = cmp.Or(c.ConsumerHeartbeat, 5*time.Second)
+	c.ShareSession = cmp.Or(c.ShareSession, 45*time.Second)
+	c.ShareHeartbeat = cmp.Or(c.ShareHeartbeat, 5*time.Second)
+	c.ShareMaxSize = cmp.Or(c.ShareMaxSize, 200)
 	c.Retention = cmp.Or(c.Retention, 7*24*time.Hour)
 	c.Partitions = cmp.Or(c.Partitions, 16)
 }
@@ -91,17 +98,22 @@ type group struct {
 	// Not nil: the group is one of the consumer protocol, and of the above only id, phase empty,
 	// protocolType, offsets, unstable and since are its.
 	consumer *consumerGroup
+	// Not nil: it is a share group, which has no offsets, and else as above.
+	share *shareGroup
 }
 
 // occupied tells whether the group has members.
 func (g *group) occupied() bool {
-	return len(g.members) > 0 || g.consumer != nil && len(g.consumer.members) > 0
+	return len(g.members) > 0 || g.consumer != nil && len(g.consumer.members) > 0 || g.share != nil && len(g.share.members) > 0
 }
 
 // tombstone is the record that ends the group.
 func (g *group) tombstone() shard.Record {
-	if g.consumer != nil {
+	switch {
+	case g.consumer != nil:
 		return shard.Record{Record: record.Record{Key: consumerKey(consumerGroupKey, g.id)}}
+	case g.share != nil:
+		return shard.Record{Record: record.Record{Key: consumerKey(shareGroupKey, g.id)}}
 	}
 	return groupRecord(g.id, nil)
 }
@@ -151,6 +163,8 @@ func (s *State) Replay(r shard.Record) error {
 		switch version := int16(binary.BigEndian.Uint16(r.Key)); version {
 		case consumerGroupKey, consumerMemberKey, consumerTargetKey, consumerTargetMemberKey, consumerCurrentKey:
 			return s.replayConsumer(version, r.Record)
+		case shareMemberKey, shareGroupKey, shareCurrentKey, shareStateKey:
+			return s.replayShare(version, r.Record)
 		}
 	}
 	ok, ov, gk, gv, err := parseRecord(r.Record)
@@ -184,7 +198,7 @@ func (s *State) Replay(r shard.Record) error {
 // replay takes members and assignment as the record has them; what is known of members in
 // memory beyond that stays.
 func (g *group) replay(v *kmsg.GroupMetadataValue) {
-	g.consumer = nil
+	g.consumer, g.share = nil, nil
 	g.protocolType, g.generation, g.protocol, g.leader = v.ProtocolType, v.Generation, deref(v.Protocol), deref(v.Leader)
 	g.since, g.phase, g.deadline = time.UnixMilli(v.CurrentStateTimestamp), empty, time.Time{}
 	members := map[string]*member{}
@@ -246,6 +260,8 @@ func (s *State) Snapshot() []shard.Record {
 		switch {
 		case g.consumer != nil:
 			out = append(out, g.consumer.records(g.id, g.since)...)
+		case g.share != nil:
+			out = append(out, g.share.records(g.id, g.since)...)
 		case !g.since.IsZero():
 			// A rebalance under way is not written: the last stable generation is what counts.
 			out = append(out, g.record(g.since, func(m *member) []byte { return m.assignment }))
@@ -300,6 +316,10 @@ func (s *State) Tick(now time.Time) shard.Step {
 func (s *State) tick(g *group, now time.Time, step *shard.Step) {
 	if g.consumer != nil {
 		s.tickConsumer(g, now, step)
+		return
+	}
+	if g.share != nil {
+		s.tickShare(g, now, step)
 		return
 	}
 	for id, until := range g.invited {
@@ -377,6 +397,9 @@ func (s *State) expire(now time.Time, step *shard.Step) {
 }
 
 func (s *State) expireGroup(g *group, now time.Time, step *shard.Step) {
+	if g.share != nil && len(g.share.states) > 0 {
+		return // as in Kafka: what was delivered is known until somebody deletes the group
+	}
 	if g.occupied() || len(g.invited) > 0 || len(g.unstable) > 0 || now.Sub(g.since) < s.cfg.Retention {
 		return
 	}

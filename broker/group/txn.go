@@ -58,6 +58,8 @@ func (s *State) checkTxnCommit(req *kmsg.TxnOffsetCommitRequest) *kerr.Error {
 	switch g := s.groups[req.Group]; {
 	case req.Group == "":
 		return kerr.InvalidGroupID
+	case g != nil && g.share != nil:
+		return kerr.GroupIDNotFound
 	case req.Generation < 0 && req.MemberID == "": // before KIP-447 producers said no more
 		return nil
 	case g == nil:

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -108,7 +109,7 @@ func TestDeletedOffsetsStayDeleted(t *testing.T) {
 		apply(pendingRecord("g", topicPartition{"gone", 0}, shard.Producer{ID: producer}, offset{offset: 5}),
 			pendingRecord("g", topicPartition{"stays", 0}, shard.Producer{ID: producer}, offset{offset: 6 + producer}))
 	}
-	apply(s.ForgetTopic(1, "gone").Records...)
+	apply(s.ForgetTopic(1, "gone", uuid.UUID{}).Records...)
 	for producer := range int64(2) {
 		apply(shard.Record{Marker: &record.Marker{ProducerID: producer, Commit: true}})
 	}

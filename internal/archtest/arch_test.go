@@ -49,6 +49,7 @@ var level = map[string]int{
 	"catalog/sql":                 2,
 	"partition":                   3,
 	"internal/shards":             3,
+	"broker/share":                2,
 	"broker/group":                3,
 	"broker/txn":                  3,
 	"coordinator/control":         3,

@@ -1,0 +1,342 @@
+package group
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/tabletopic/tabletopic/broker/share"
+	"github.com/tabletopic/tabletopic/internal/shard"
+	"github.com/tabletopic/tabletopic/record"
+)
+
+// A shareGroup is a share group (KIP-932). Its members come and go as those of the consumer
+// protocol do, but a partition may have several at a time, so nobody waits for anybody: a member has
+// its target with the heartbeat after the group's epoch has risen. Which records each of them has
+// is known where the partition is led, by package share; of that, what must survive is kept here.
+type shareGroup struct {
+	epoch   int32
+	hash    uint64 // of the topics that the epoch was made for
+	members map[string]*shareMember
+	states  map[partitionID]shareState
+
+	// Not durable.
+	target      map[string]partitionSet
+	targetEpoch int32
+	seen        *Topics // topics when hash was last looked at
+	joined      int     // counts joins, for a stable order
+}
+
+// A shareMember is a member of it.
+type shareMember struct {
+	id    string
+	order int
+	shareSubscription
+	shareCurrent
+	expires time.Time // its session; zero right after a replay: counts from the first tick. Not durable
+}
+
+// shareSubscription is what a member says of itself.
+type shareSubscription struct {
+	rack       string
+	clientID   string
+	clientHost string
+	topics     []string
+}
+
+// shareCurrent is what a member has.
+type shareCurrent struct {
+	epoch    int32
+	previous int32
+	assigned partitionSet
+}
+
+// shareState is what survives of the deliveries of a share-partition.
+type shareState struct {
+	stateEpoch  int32 // rises when the state is replaced from outside
+	leaderEpoch int32 // the last in which the partition was used
+	known       bool  // saved is something
+	saved       share.Saved
+}
+
+// shareAssignor is what clients are told of how partitions are assigned.
+const shareAssignor = "simple"
+
+// becomeShare makes a group a share group, unless it is.
+func (g *group) becomeShare() *shareGroup {
+	if g.share == nil {
+		g.share = &shareGroup{members: map[string]*shareMember{}, states: map[partitionID]shareState{}}
+		g.consumer, g.protocolType, g.phase, g.protocol, g.leader = nil, shareProtocol, empty, "", ""
+	}
+	return g.share
+}
+
+// shareProtocol is the protocol type of share groups.
+const shareProtocol = "share"
+
+func (c *shareGroup) member(id string) *shareMember {
+	m := c.members[id]
+	if m == nil {
+		c.joined++
+		m = &shareMember{id: id, order: c.joined}
+		c.members[id] = m
+	}
+	return m
+}
+
+func (c *shareGroup) ordered() []*shareMember {
+	return slices.SortedFunc(maps.Values(c.members), func(a, b *shareMember) int { return cmp.Compare(a.order, b.order) })
+}
+
+// phase is the state that ListGroups shows: nothing is ever under way.
+func (c *shareGroup) phase() phase {
+	if len(c.members) == 0 {
+		return empty
+	}
+	return stable
+}
+
+// ShareTimeouts are how long a member of a share group stays after its last heartbeat, and how often
+// it is told to send one.
+type ShareTimeouts struct{ Session, Heartbeat time.Duration }
+
+// ShareHeartbeat handles ShareGroupHeartbeat: a member joins, leaves, changes its subscription, and
+// learns what it may fetch.
+func (s *State) ShareHeartbeat(now time.Time, t shard.Ticket, req *kmsg.ShareGroupHeartbeatRequest, timeouts ShareTimeouts, client Client, topics *Topics) shard.Step {
+	resp := req.ResponseKind().(*kmsg.ShareGroupHeartbeatResponse)
+	var step shard.Step
+	if err := s.shareHeartbeat(now, req, resp, timeouts, client, topics, &step); err != nil {
+		resp = req.ResponseKind().(*kmsg.ShareGroupHeartbeatResponse)
+		resp.ErrorCode, resp.ErrorMessage = err.code.Code, &err.text
+	}
+	step.Answers = append(step.Answers, shard.Answer{To: t, Value: resp})
+	return step
+}
+
+func (s *State) shareHeartbeat(now time.Time, req *kmsg.ShareGroupHeartbeatRequest, resp *kmsg.ShareGroupHeartbeatResponse, timeouts ShareTimeouts, client Client, topics *Topics, step *shard.Step) *refusal {
+	switch {
+	case req.GroupID == "":
+		return refuse(kerr.InvalidRequest, "the group id is empty")
+	case req.MemberID == "":
+		return refuse(kerr.InvalidRequest, "the member id is empty")
+	case req.RackID != nil && *req.RackID == "":
+		return refuse(kerr.InvalidRequest, "the rack id is empty")
+	case req.MemberEpoch < epochLeave:
+		return refuse(kerr.InvalidRequest, "member epoch %d", req.MemberEpoch)
+	case req.MemberEpoch == epochJoin && len(req.SubscribedTopicNames) == 0:
+		return refuse(kerr.InvalidRequest, "a member that joins says what it subscribes to")
+	}
+	g, err := s.shareGroup(req.GroupID, req.MemberEpoch == epochJoin)
+	if err != nil {
+		return err
+	}
+	c := g.share
+	if req.MemberEpoch == epochLeave {
+		m := c.members[req.MemberID]
+		if m == nil {
+			return refuse(kerr.UnknownMemberID, "member %q is not in group %q", req.MemberID, g.id)
+		}
+		s.removeShare(g, m, now, step)
+		resp.MemberID, resp.MemberEpoch = &m.id, epochLeave
+		return nil
+	}
+	m, err := s.findShareMember(g, req, step)
+	if err != nil {
+		return err
+	}
+	s.subscribeShare(g, m, req, client, topics, now, step)
+	m.expires = now.Add(timeouts.Session)
+	s.wakeBy(m.expires)
+	if c.target == nil || c.targetEpoch != c.epoch {
+		c.target, c.targetEpoch = c.assign(topics), c.epoch
+	}
+	moved := !maps.Equal(m.assigned, c.target[m.id])
+	if m.epoch != c.epoch || moved {
+		s.write(step, shareCurrentRecord(g.id, m.id, &shareCurrent{epoch: c.epoch, previous: m.epoch, assigned: c.target[m.id]}))
+	}
+	resp.MemberID, resp.MemberEpoch, resp.HeartbeatIntervalMillis = &m.id, m.epoch, int32(timeouts.Heartbeat.Milliseconds())
+	if moved || req.MemberEpoch == epochJoin || req.SubscribedTopicNames != nil || req.MemberEpoch != m.epoch {
+		resp.Assignment = &kmsg.ShareGroupHeartbeatResponseAssignment{TopicPartitions: []kmsg.ShareGroupHeartbeatResponseAssignmentTopicPartition{}}
+		for _, tp := range m.assigned.topics() {
+			resp.Assignment.TopicPartitions = append(resp.Assignment.TopicPartitions, kmsg.ShareGroupHeartbeatResponseAssignmentTopicPartition{TopicID: tp.topic, Partitions: tp.partitions})
+		}
+	}
+	return nil
+}
+
+// shareGroup finds the group. One of another protocol stays that as long as it exists.
+func (s *State) shareGroup(id string, create bool) (*group, *refusal) {
+	g := s.groups[id]
+	switch {
+	case g != nil && g.share != nil:
+		return g, nil
+	case g != nil:
+		return nil, refuse(kerr.GroupIDNotFound, "group %q is no share group: choose another name, or delete it", id)
+	case !create:
+		return nil, refuse(kerr.GroupIDNotFound, "group %q does not exist", id)
+	}
+	g = s.group(id)
+	g.becomeShare()
+	return g, nil
+}
+
+// findShareMember finds who asks, or takes it in.
+func (s *State) findShareMember(g *group, req *kmsg.ShareGroupHeartbeatRequest, step *shard.Step) (*shareMember, *refusal) {
+	c := g.share
+	m := c.members[req.MemberID]
+	switch {
+	case m == nil && req.MemberEpoch != epochJoin:
+		return nil, refuse(kerr.UnknownMemberID, "member %q is not in group %q: join again", req.MemberID, g.id)
+	case m == nil && len(c.members) >= s.cfg.ShareMaxSize:
+		return nil, refuse(kerr.GroupMaxSizeReached, "group %q has %d members", g.id, len(c.members))
+	case m == nil:
+		s.write(step, shareMemberRecord(g.id, req.MemberID, &shareSubscription{}))
+		return c.members[req.MemberID], nil
+	case req.MemberEpoch == epochJoin, req.MemberEpoch == m.epoch, req.MemberEpoch == m.previous: // an answer was lost
+		return m, nil
+	}
+	return nil, refuse(kerr.FencedMemberEpoch, "member %q is in epoch %d, not %d: join again", m.id, m.epoch, req.MemberEpoch)
+}
+
+// subscribeShare takes what the member says of itself, and raises the group's epoch if that or the
+// topics call for another assignment.
+func (s *State) subscribeShare(g *group, m *shareMember, req *kmsg.ShareGroupHeartbeatRequest, client Client, topics *Topics, now time.Time, step *shard.Step) {
+	c, next := g.share, m.shareSubscription
+	if req.RackID != nil {
+		next.rack = *req.RackID
+	}
+	if req.SubscribedTopicNames != nil {
+		next.topics = slices.Compact(slices.Sorted(slices.Values(req.SubscribedTopicNames)))
+	}
+	next.clientID, next.clientHost = client.ID, client.Host
+	wants := !slices.Equal(next.topics, m.topics)
+	if wants || next.rack != m.rack || next.clientID != m.clientID || next.clientHost != m.clientHost {
+		s.write(step, shareMemberRecord(g.id, m.id, &next))
+	}
+	hash := c.hash
+	if wants || c.seen == nil || c.seen.Version != topics.Version {
+		hash = c.hashOf(topics)
+		c.seen = topics
+	}
+	if wants || hash != c.hash {
+		s.write(step, shareGroupRecord(g.id, c.epoch+1, hash, now))
+	}
+}
+
+// subscribed returns the topics of a member that exist.
+func (m *shareMember) subscribed(topics *Topics) []string {
+	return topics.subscribed(&subscription{topics: m.topics})
+}
+
+// hashOf is a hash of the topics that the members subscribe to.
+func (c *shareGroup) hashOf(topics *Topics) uint64 {
+	names := map[string]bool{}
+	for _, m := range c.members {
+		for _, name := range m.subscribed(topics) {
+			names[name] = true
+		}
+	}
+	h := fnv.New64a()
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		info := topics.byName[name]
+		h.Write(info.ID[:])
+		h.Write(binary.BigEndian.AppendUint32(nil, uint32(info.Partitions)))
+	}
+	return h.Sum64()
+}
+
+// assign gives every partition to a member, as evenly as it can be; then who has none shares the
+// partition, among those that it wants, that fewest members have.
+func (c *shareGroup) assign(topics *Topics) map[string]partitionSet {
+	before := map[string]partitionSet{}
+	a := assignable{members: slices.Sorted(maps.Keys(c.members)), topics: map[string][]string{}, present: topics, target: before}
+	for _, m := range c.members {
+		a.topics[m.id], before[m.id] = m.subscribed(topics), m.assigned
+	}
+	target := a.solve(uniform)
+	holders := map[partitionID]int{}
+	for _, set := range target {
+		for p := range set {
+			holders[p]++
+		}
+	}
+	for _, m := range a.members {
+		if len(target[m]) > 0 {
+			continue
+		}
+		var best *partitionID
+		better := func(p partitionID) bool {
+			if best == nil || holders[p] != holders[*best] {
+				return best == nil || holders[p] < holders[*best]
+			}
+			_, had := before[m][p]
+			return had
+		}
+		for _, topic := range a.topics[m] {
+			for _, p := range a.partitions(topic) {
+				if better(p) {
+					best = &p
+				}
+			}
+		}
+		if best != nil {
+			target[m][*best] = struct{}{}
+			holders[*best]++
+		}
+	}
+	return target
+}
+
+// removeShare drops a member; the next heartbeat of another makes a new assignment.
+func (s *State) removeShare(g *group, m *shareMember, now time.Time, step *shard.Step) {
+	for _, kind := range []int16{shareCurrentKey, shareMemberKey} {
+		s.write(step, shard.Record{Record: record.Record{Key: consumerKey(kind, g.id, m.id)}})
+	}
+	s.write(step, shareGroupRecord(g.id, g.share.epoch+1, g.share.hash, now))
+}
+
+// tickShare removes members whose session ended.
+func (s *State) tickShare(g *group, now time.Time, step *shard.Step) {
+	for _, m := range g.share.ordered() {
+		if m.expires.IsZero() {
+			m.expires = now.Add(s.cfg.ShareSession)
+		}
+		if !now.Before(m.expires) {
+			s.removeShare(g, m, now, step)
+			continue
+		}
+		s.wakeBy(m.expires)
+	}
+}
+
+// DescribeShare handles ShareGroupDescribe for one group.
+func (s *State) DescribeShare(t shard.Ticket, id string, topics *Topics) shard.Step {
+	resp := kmsg.NewShareGroupDescribeResponseGroup()
+	resp.GroupID = id
+	g := s.groups[id]
+	if g == nil || g.share == nil {
+		resp.ErrorCode, resp.ErrorMessage = kerr.GroupIDNotFound.Code, kmsg.StringPtr(fmt.Sprintf("there is no share group %q", id))
+		return answer(t, resp)
+	}
+	c := g.share
+	resp.GroupState, resp.GroupEpoch, resp.AssignmentEpoch, resp.Assignor = string(c.phase()), c.epoch, c.epoch, shareAssignor
+	resp.Members = []kmsg.ShareGroupDescribeResponseGroupMember{}
+	for _, m := range c.ordered() {
+		d := kmsg.NewShareGroupDescribeResponseGroupMember()
+		d.MemberID, d.RackID, d.MemberEpoch, d.ClientID, d.ClientHost = m.id, nonEmpty(m.rack), m.epoch, m.clientID, m.clientHost
+		d.SubscribedTopicNames = slices.Clone(m.topics)
+		d.Assignment.TopicPartitions = []kmsg.ShareGroupDescribeResponseGroupMemberAssignmentTopicPartition{}
+		for _, tp := range topics.describe(m.assigned) {
+			d.Assignment.TopicPartitions = append(d.Assignment.TopicPartitions, kmsg.ShareGroupDescribeResponseGroupMemberAssignmentTopicPartition{TopicID: tp.TopicID, Topic: tp.Topic, Partitions: tp.Partitions})
+		}
+		resp.Members = append(resp.Members, d)
+	}
+	return answer(t, resp)
+}

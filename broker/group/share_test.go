@@ -1,0 +1,262 @@
+package group
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/tabletopic/tabletopic/broker/share"
+	"github.com/tabletopic/tabletopic/internal/shard"
+)
+
+// shareScript drives the share groups of a State, and keeps their log.
+type shareScript struct {
+	t      *testing.T
+	state  *State
+	log    []shard.Record
+	now    time.Time
+	topics *Topics
+}
+
+func newShareScript(t *testing.T) *shareScript {
+	return &shareScript{t: t, state: NewState(Config{}), now: time.Unix(1000, 0), topics: NewTopics(1, map[string]TopicInfo{
+		"t": {topicID("t"), 3}, "u": {topicID("u"), 1},
+	})}
+}
+
+func (s *shareScript) apply(records []shard.Record) {
+	s.t.Helper()
+	for _, r := range records {
+		if err := s.state.Replay(r); err != nil {
+			s.t.Fatal(err)
+		}
+		s.log = append(s.log, r)
+	}
+}
+
+func (s *shareScript) heartbeat(member string, epoch int32, topics ...string) *kmsg.ShareGroupHeartbeatResponse {
+	s.t.Helper()
+	req := kmsg.NewPtrShareGroupHeartbeatRequest()
+	req.Version, req.GroupID, req.MemberID, req.MemberEpoch, req.SubscribedTopicNames = 1, "g", member, epoch, topics
+	step := s.state.ShareHeartbeat(s.now, 1, req, ShareTimeouts{45 * time.Second, 5 * time.Second}, Client{"c", "/h"}, s.topics)
+	s.apply(step.Records)
+	return step.Answers[0].Value.(*kmsg.ShareGroupHeartbeatResponse)
+}
+
+// restart replays the log, or a snapshot in its place.
+func (s *shareScript) restart(snapshot bool) {
+	s.t.Helper()
+	log := s.log
+	if snapshot {
+		log = s.state.Snapshot()
+	}
+	s.state, s.log = NewState(Config{}), nil
+	s.apply(log)
+}
+
+// Members come, change what they want, leave and fall silent, topics come and grow, and the
+// coordinator restarts. Once each has sent its heartbeat, every partition that somebody wants has a
+// member, who wants it; and every member that wants a partition has one.
+func TestShareAssignment(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		s := newShareScript(t)
+		topics := map[string]TopicInfo{}
+		for i := range 1 + r.IntN(3) {
+			name := fmt.Sprint("t", i)
+			topics[name] = TopicInfo{topicID(name), 1 + r.IntN(4)}
+		}
+		version := uint64(1)
+		s.topics = NewTopics(version, maps.Clone(topics))
+		wants, epochs := map[string][]string{}, map[string]int32{}
+		for range 40 {
+			m := fmt.Sprint("m", r.IntN(6))
+			names := slices.Sorted(maps.Keys(topics))
+			switch _, in := wants[m]; {
+			case r.IntN(8) == 0:
+				s.restart(r.IntN(2) == 0)
+			case r.IntN(8) == 0:
+				name := names[r.IntN(len(names))]
+				info := topics[name]
+				info.Partitions++
+				topics[name] = info
+				version++
+				s.topics = NewTopics(version, maps.Clone(topics))
+			case in && r.IntN(3) == 0:
+				s.heartbeat(m, -1)
+				delete(wants, m)
+			default:
+				wants[m] = names[:1+r.IntN(len(names))]
+				epoch := epochs[m]
+				if !in {
+					epoch = 0
+				}
+				resp := s.heartbeat(m, epoch, wants[m]...)
+				if resp.ErrorCode != 0 {
+					t.Fatalf("seed %d: %v: %s", seed, kerr.ErrorForCode(resp.ErrorCode), *resp.ErrorMessage)
+				}
+				epochs[m] = resp.MemberEpoch
+			}
+			if r.IntN(3) > 0 {
+				continue
+			}
+			for range 2 { // the first may be what raises the epoch
+				for m := range wants {
+					resp := s.heartbeat(m, epochs[m])
+					if resp.ErrorCode != 0 {
+						t.Fatalf("seed %d: %v", seed, kerr.ErrorForCode(resp.ErrorCode))
+					}
+					epochs[m] = resp.MemberEpoch
+				}
+			}
+			checkShares(t, seed, s, wants, topics)
+		}
+	}
+}
+
+func checkShares(t *testing.T, seed uint64, s *shareScript, wants map[string][]string, topics map[string]TopicInfo) {
+	t.Helper()
+	held := partitionSet{}
+	for m, names := range wants {
+		member := s.state.groups["g"].share.members[m]
+		if len(member.assigned) == 0 {
+			t.Fatalf("seed %d: %s wants %v and has nothing", seed, m, names)
+		}
+		for p := range member.assigned {
+			held[p] = struct{}{}
+			if i := slices.IndexFunc(names, func(n string) bool { return topics[n].ID == p.topic }); i < 0 || int(p.index) >= topics[names[i]].Partitions {
+				t.Fatalf("seed %d: %s wants %v and has %v", seed, m, names, p)
+			}
+		}
+	}
+	for _, names := range wants {
+		for _, name := range names {
+			for i := range topics[name].Partitions {
+				if _, ok := held[partitionID{topics[name].ID, int32(i)}]; !ok {
+					t.Fatalf("seed %d: nobody has %s-%d", seed, name, i)
+				}
+			}
+		}
+	}
+}
+
+// A member that is silent leaves when its session ends, also after a restart; one whose epoch is
+// another has to join again; and no other kind of group is a share group.
+func TestShareMembership(t *testing.T) {
+	s := newShareScript(t)
+	joined := s.heartbeat("a", 0, "t")
+	if joined.ErrorCode != 0 || joined.Assignment == nil || len(joined.Assignment.TopicPartitions) != 1 {
+		t.Fatalf("%+v", joined)
+	}
+	if resp := s.heartbeat("a", joined.MemberEpoch+5); resp.ErrorCode != kerr.FencedMemberEpoch.Code {
+		t.Errorf("an epoch to come: %v", kerr.ErrorForCode(resp.ErrorCode))
+	}
+	if resp := s.heartbeat("b", 3); resp.ErrorCode != kerr.UnknownMemberID.Code {
+		t.Errorf("a stranger: %v", kerr.ErrorForCode(resp.ErrorCode))
+	}
+	s.restart(true)
+	s.apply(s.state.Tick(s.now).Records)
+	s.now = s.now.Add(44 * time.Second)
+	s.apply(s.state.Tick(s.now).Records)
+	if n := len(s.state.groups["g"].share.members); n != 1 {
+		t.Fatalf("%d members before the session ends", n)
+	}
+	s.now = s.now.Add(time.Second)
+	s.apply(s.state.Tick(s.now).Records)
+	if n := len(s.state.groups["g"].share.members); n != 0 {
+		t.Fatalf("%d members after it", n)
+	}
+	req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
+	req.Group, req.RebalanceTimeoutMillis, req.SubscribedTopicNames = "g", 1000, []string{"t"}
+	if got := s.state.ConsumerHeartbeat(s.now, 1, req, Client{}, "x", s.topics).Answers[0].Value.(*kmsg.ConsumerGroupHeartbeatResponse); got.ErrorCode != kerr.GroupIDNotFound.Code {
+		t.Errorf("a consumer of a share group: %v", kerr.ErrorForCode(got.ErrorCode))
+	}
+	req.Group = "h"
+	s.apply(s.state.ConsumerHeartbeat(s.now, 1, req, Client{}, "x", s.topics).Records)
+	share := kmsg.NewPtrShareGroupHeartbeatRequest()
+	share.GroupID, share.MemberID, share.SubscribedTopicNames = "h", "a", []string{"t"}
+	if got := s.state.ShareHeartbeat(s.now, 1, share, ShareTimeouts{}, Client{}, s.topics).Answers[0].Value.(*kmsg.ShareGroupHeartbeatResponse); got.ErrorCode != kerr.GroupIDNotFound.Code {
+		t.Errorf("a member of a consumer group: %v", kerr.ErrorForCode(got.ErrorCode))
+	}
+}
+
+// What was delivered is kept for the last leader that has loaded it, as long as nobody replaced it;
+// others are refused. It survives a restart, and goes with its topic and its group.
+func TestShareState(t *testing.T) {
+	s := newShareScript(t)
+	k := share.Key{Group: "g", Topic: topicID("t"), Index: 1}
+	saved := share.Saved{Start: 7, Ranges: []share.Range{{Length: 3, State: share.Available, Deliveries: 2}, {Length: 1, State: share.Acknowledged, Deliveries: 1}}}
+	save := func(stateEpoch, leaderEpoch int32) error {
+		records, err := s.state.SaveShare(k, stateEpoch, leaderEpoch, saved)
+		s.apply(records)
+		return err
+	}
+	load := func(leaderEpoch int32) (share.Loaded, error) {
+		l, records, err := s.state.LoadShare(k, leaderEpoch)
+		s.apply(records)
+		return l, err
+	}
+	if _, err := load(1); !errors.Is(err, ErrShareFenced) {
+		t.Fatalf("without a group: %v", err)
+	}
+	s.heartbeat("a", 0, "t")
+	if err := save(0, 1); !errors.Is(err, ErrShareFenced) {
+		t.Fatalf("saved what was not loaded: %v", err)
+	}
+	if l, err := load(3); err != nil || l.Found {
+		t.Fatal(l, err)
+	}
+	if err := save(0, 3); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := load(2); !errors.Is(err, ErrShareFenced) {
+		t.Errorf("loaded by a former leader: %v", err)
+	}
+	for _, snapshot := range []bool{false, true} {
+		s.restart(snapshot)
+		if l, err := load(3); err != nil || !cmp.Equal(l, share.Loaded{Saved: saved, Found: true}) {
+			t.Errorf("after a restart: %+v, %v", l, err)
+		}
+	}
+	if _, err := load(4); err != nil {
+		t.Fatal(err)
+	}
+	if err := save(0, 3); !errors.Is(err, ErrShareFenced) {
+		t.Errorf("saved by a former leader: %v", err)
+	}
+	st := s.state.groups["g"].share.states[partitionID{k.Topic, k.Index}]
+	st.stateEpoch++
+	s.apply([]shard.Record{shareStateRecord("g", partitionID{k.Topic, k.Index}, &st)})
+	if err := save(0, 4); !errors.Is(err, ErrShareFenced) {
+		t.Errorf("saved what was replaced: %v", err)
+	}
+	if err := save(1, 4); err != nil {
+		t.Error(err)
+	}
+	s.apply(s.state.ForgetTopic(1, "u", topicID("u")).Records)
+	if n := len(s.state.groups["g"].share.states); n != 1 {
+		t.Fatal("the state went with another topic")
+	}
+	s.apply(s.state.ForgetTopic(1, "t", topicID("t")).Records)
+	if err := save(1, 4); !errors.Is(err, ErrShareFenced) {
+		t.Errorf("saved for a topic that is gone: %v", err)
+	}
+	_, _ = load(4)
+	s.apply(s.state.Delete(1, "g").Records)
+	if s.state.groups["g"] == nil {
+		t.Fatal("a group with a member was deleted")
+	}
+	s.heartbeat("a", -1)
+	s.apply(s.state.Delete(1, "g").Records)
+	if s.restart(false); s.state.groups["g"] != nil {
+		t.Error("a group that was deleted is back")
+	}
+}
