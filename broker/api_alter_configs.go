@@ -52,7 +52,7 @@ func handleIncrementalAlterConfigs(ctx context.Context, b *Broker, r *request, r
 	return resp
 }
 
-// alterConfig applies what change makes of a topic's configuration, or only checks it.
+// alterConfig applies what change makes of the configuration of a topic or group, or only checks it.
 func (b *Broker) alterConfig(ctx context.Context, r *request, typ kmsg.ConfigResourceType, name string, validateOnly bool, change func(metadata.Topic) (*configChange, error)) error {
 	switch typ {
 	case kmsg.ConfigResourceTypeTopic:
@@ -70,7 +70,10 @@ func (b *Broker) alterConfig(ctx context.Context, r *request, typ kmsg.ConfigRes
 	case kmsg.ConfigResourceTypeClientMetrics:
 		return refuse(kerr.InvalidRequest, "metrics of clients are not collected: what they push is counted and dropped")
 	case kmsg.ConfigResourceTypeGroupConfig:
-		return refuse(kerr.InvalidRequest, "groups have no configuration of their own: time-outs are the clients', or the server's")
+		if !r.may(opAlterConfig, onGroup, name) {
+			return kerr.GroupAuthorizationFailed
+		}
+		return b.alterGroup(ctx, name, validateOnly, change)
 	default:
 		return refuse(kerr.InvalidRequest, "resources of type %s have no configuration here", typ)
 	}

@@ -12,12 +12,12 @@ import (
 	"github.com/tabletopic/tabletopic/partition"
 )
 
-func handleDescribeConfigs(_ context.Context, b *Broker, r *request, req *kmsg.DescribeConfigsRequest) kmsg.Response {
+func handleDescribeConfigs(ctx context.Context, b *Broker, r *request, req *kmsg.DescribeConfigsRequest) kmsg.Response {
 	resp := kmsg.NewPtrDescribeConfigsResponse()
 	for _, res := range req.Resources {
 		rr := kmsg.NewDescribeConfigsResponseResource()
 		rr.ResourceType, rr.ResourceName = res.ResourceType, res.ResourceName
-		configs, err := b.describe(r, res)
+		configs, err := b.describe(ctx, r, res)
 		rr.ErrorCode, rr.ErrorMessage = codeAndText(err)
 		for i := range configs {
 			if !req.IncludeSynonyms {
@@ -33,7 +33,7 @@ func handleDescribeConfigs(_ context.Context, b *Broker, r *request, req *kmsg.D
 	return resp
 }
 
-func (b *Broker) describe(r *request, res kmsg.DescribeConfigsRequestResource) ([]kmsg.DescribeConfigsResponseResourceConfig, error) {
+func (b *Broker) describe(ctx context.Context, r *request, res kmsg.DescribeConfigsRequestResource) ([]kmsg.DescribeConfigsResponseResourceConfig, error) {
 	switch res.ResourceType {
 	case kmsg.ConfigResourceTypeTopic:
 		if !r.may(opDescribeConfig, onTopic, res.ResourceName) {
@@ -52,7 +52,12 @@ func (b *Broker) describe(r *request, res kmsg.DescribeConfigsRequestResource) (
 			return nil, refuse(kerr.InvalidRequest, "there is no broker %q", res.ResourceName)
 		}
 		return b.describeBroker(res.ConfigNames), nil
-	case kmsg.ConfigResourceTypeBrokerLogger, kmsg.ConfigResourceTypeClientMetrics, kmsg.ConfigResourceTypeGroupConfig:
+	case kmsg.ConfigResourceTypeGroupConfig:
+		if !r.may(opDescribeConfig, onGroup, res.ResourceName) {
+			return nil, kerr.GroupAuthorizationFailed
+		}
+		return b.describeGroup(ctx, res.ResourceName, res.ConfigNames), nil
+	case kmsg.ConfigResourceTypeBrokerLogger, kmsg.ConfigResourceTypeClientMetrics:
 		if !r.may(opDescribeConfig, onCluster, cluster) {
 			return nil, kerr.ClusterAuthorizationFailed
 		}

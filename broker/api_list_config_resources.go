@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strconv"
 
@@ -9,9 +10,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// handleListConfigResources lists what DescribeConfigs knows (KIP-1142): topics and nodes. Version 0 is
+// handleListConfigResources lists what DescribeConfigs knows (KIP-1142): topics, nodes, and groups of which something is set. Version 0 is
 // about client metrics alone, of which there are none.
-func handleListConfigResources(_ context.Context, b *Broker, r *request, req *kmsg.ListConfigResourcesRequest) kmsg.Response {
+func handleListConfigResources(ctx context.Context, b *Broker, r *request, req *kmsg.ListConfigResourcesRequest) kmsg.Response {
 	resp := kmsg.NewPtrListConfigResourcesResponse()
 	if !r.may(opDescribeConfig, onCluster, cluster) {
 		resp.ErrorCode = kerr.ClusterAuthorizationFailed.Code
@@ -44,6 +45,10 @@ func handleListConfigResources(_ context.Context, b *Broker, r *request, req *km
 		case kmsg.ConfigResourceTypeTopic:
 			for _, t := range b.set.Topics() {
 				add(t.Name)
+			}
+		case kmsg.ConfigResourceTypeGroupConfig:
+			for _, group := range slices.Sorted(maps.Keys(b.rawGroupConfigs(ctx))) {
+				add(group)
 			}
 		case kmsg.ConfigResourceTypeBroker:
 			for _, p := range b.peers(r.conn.listener) {

@@ -15,6 +15,9 @@ var softwareName = regexp.MustCompile(`^[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9]
 // transactions (KIP-890): epochs go up with each of them, and produce requests enlist partitions.
 const transactionVersion = "transaction.version"
 
+// shareVersion is the feature that tells clients of share groups (KIP-932).
+const shareVersion = "share.version"
+
 // handleAPIVersions answers any version above ours in version 0 with
 // UNSUPPORTED_VERSION and all ranges, so that the client can ask again (KIP-511).
 func handleAPIVersions(ctx context.Context, b *Broker, r *request) (*answer, error) {
@@ -25,8 +28,8 @@ func handleAPIVersions(ctx context.Context, b *Broker, r *request) (*answer, err
 		resp.ApiKeys = append(resp.ApiKeys, k)
 	}
 	resp.FinalizedFeaturesEpoch = 0
-	resp.SupportedFeatures = []kmsg.ApiVersionsResponseSupportedFeature{{Name: transactionVersion, MaxVersion: 2}}
-	resp.FinalizedFeatures = []kmsg.ApiVersionsResponseFinalizedFeature{{Name: transactionVersion, MaxVersionLevel: 2, MinVersionLevel: 2}}
+	resp.SupportedFeatures = []kmsg.ApiVersionsResponseSupportedFeature{{Name: transactionVersion, MaxVersion: 2}, {Name: shareVersion, MaxVersion: 1}}
+	resp.FinalizedFeatures = []kmsg.ApiVersionsResponseFinalizedFeature{{Name: transactionVersion, MaxVersionLevel: 2, MinVersionLevel: 2}, {Name: shareVersion, MaxVersionLevel: 1, MinVersionLevel: 1}}
 	if r.version > r.api.max {
 		r.version = 0
 		resp.ErrorCode = kerr.UnsupportedVersion.Code

@@ -90,6 +90,13 @@ func newAPITable() *apiTable {
 		{key: kmsg.DescribeCluster, min: 0, max: 2, handle: on(handleDescribeCluster)},
 		{key: kmsg.ConsumerGroupHeartbeat, min: 0, max: 1, handle: on(handleConsumerGroupHeartbeat)},
 		{key: kmsg.ConsumerGroupDescribe, min: 0, max: 1, handle: on(handleConsumerGroupDescribe)},
+		{key: kmsg.ShareGroupHeartbeat, min: 1, max: 1, handle: on(handleShareGroupHeartbeat)},
+		{key: kmsg.ShareGroupDescribe, min: 1, max: 1, handle: on(handleShareGroupDescribe)},
+		{key: kmsg.ShareFetch, min: 1, max: 2, handle: handleShareFetch},
+		{key: kmsg.ShareAcknowledge, min: 1, max: 2, handle: on(handleShareAcknowledge)},
+		{key: kmsg.DescribeShareGroupOffsets, min: 0, max: 1, handle: on(handleDescribeShareGroupOffsets)},
+		{key: kmsg.AlterShareGroupOffsets, min: 0, max: 0, handle: on(handleAlterShareGroupOffsets)},
+		{key: kmsg.DeleteShareGroupOffsets, min: 0, max: 0, handle: on(handleDeleteShareGroupOffsets)},
 		{key: kmsg.GetTelemetrySubscriptions, min: 0, max: 0, handle: on(handleGetTelemetrySubscriptions)},
 		{key: kmsg.PushTelemetry, min: 0, max: 0, handle: on(handlePushTelemetry)},
 		{key: kmsg.ListConfigResources, min: 0, max: 1, handle: on(handleListConfigResources)},
@@ -197,6 +204,8 @@ func sourceOf(req reflect.Value, name string) reflect.Value {
 		candidates = append(candidates, "CoordinatorKeys")
 	case "Results":
 		candidates = append(candidates, "Creations", "Filters", "Upsertions")
+	case "Groups":
+		candidates = append(candidates, "GroupIDs")
 	case "TransactionStates":
 		candidates = append(candidates, "TransactionalIDs")
 	}
@@ -215,7 +224,7 @@ func fillErrorFromKey(key, to reflect.Value, code int16) {
 		switch name := to.Type().Field(i).Name; {
 		case name == "ErrorCode":
 			field.SetInt(int64(code))
-		case name != "Topic" && name != "Partition" && name != "Key" && name != "Group" && name != "TransactionalID":
+		case name != "Topic" && name != "Partition" && name != "Key" && name != "Group" && name != "GroupID" && name != "TransactionalID":
 		case field.Type() == key.Type():
 			field.Set(key)
 		case field.Kind() == reflect.Pointer && field.Type().Elem() == key.Type():

@@ -19,6 +19,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
+	"github.com/tabletopic/tabletopic/broker/group"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/security"
 )
@@ -390,7 +391,42 @@ func TestEveryRequestNeedsItsRights(t *testing.T) {
 		p := r.(*kmsg.ConsumerGroupHeartbeatRequest)
 		p.Group, p.SubscribedTopicNames = "n", []string{"n"}
 	}
+	fill[kmsg.ShareGroupHeartbeat] = func(r kmsg.Request) {
+		p := r.(*kmsg.ShareGroupHeartbeatRequest)
+		p.GroupID, p.SubscribedTopicNames = "n", []string{"n"}
+	}
+	fill[kmsg.ShareFetch] = func(r kmsg.Request) {
+		topic, ok := b.set.Topic("n")
+		if !ok {
+			topic = b.topic(t, "n", 1)
+		}
+		p := r.(*kmsg.ShareFetchRequest)
+		p.GroupID, p.MemberID = kmsg.StringPtr("n"), kmsg.StringPtr("m")
+		p.Topics = []kmsg.ShareFetchRequestTopic{{TopicID: topic.ID, Partitions: []kmsg.ShareFetchRequestTopicPartition{{}}}}
+	}
+	// shareGroup makes an empty share group, of whose topics there is something to say.
+	shareGroup := func() {
+		for _, epoch := range []int32{0, -1} {
+			req := kmsg.NewPtrShareGroupHeartbeatRequest()
+			req.Version, req.GroupID, req.MemberID, req.MemberEpoch, req.SubscribedTopicNames = 1, "shared", "m", epoch, []string{"n"}
+			if resp, err := b.groups.ShareHeartbeat(t.Context(), req, b.groups.ShareTimeouts(), group.Client{}); err != nil || resp.ErrorCode != 0 {
+				t.Fatal(err, resp)
+			}
+		}
+	}
+	fill[kmsg.DescribeShareGroupOffsets] = func(r kmsg.Request) {
+		shareGroup()
+		r.(*kmsg.DescribeShareGroupOffsetsRequest).Groups = []kmsg.DescribeShareGroupOffsetsRequestGroup{{GroupID: "shared", Topics: []kmsg.DescribeShareGroupOffsetsRequestGroupTopic{{Topic: "n", Partitions: []int32{0}}}}}
+	}
 	for key, set := range map[kmsg.Key]func(kmsg.Request){
+		kmsg.AlterShareGroupOffsets: func(r kmsg.Request) {
+			shareGroup()
+			r.(*kmsg.AlterShareGroupOffsetsRequest).GroupID = "shared"
+		},
+		kmsg.DeleteShareGroupOffsets: func(r kmsg.Request) {
+			shareGroup()
+			r.(*kmsg.DeleteShareGroupOffsetsRequest).GroupID = "shared"
+		},
 		kmsg.JoinGroup:    func(r kmsg.Request) { r.(*kmsg.JoinGroupRequest).Group = "n" },
 		kmsg.SyncGroup:    func(r kmsg.Request) { r.(*kmsg.SyncGroupRequest).Group = "n" },
 		kmsg.Heartbeat:    func(r kmsg.Request) { r.(*kmsg.HeartbeatRequest).Group = "n" },
@@ -480,10 +516,13 @@ func parseRight(t *testing.T, text string) metadata.ACL {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resource := "n"
-	if typ == onCluster {
+	resource, pattern := "n", kmsg.ACLResourcePatternTypeLiteral
+	switch typ {
+	case onCluster:
 		resource = cluster
+	case onGroup:
+		resource = "*"
 	}
-	return metadata.ACL{ResourceType: int8(typ), ResourceName: resource, PatternType: int8(kmsg.ACLResourcePatternTypeLiteral),
+	return metadata.ACL{ResourceType: int8(typ), ResourceName: resource, PatternType: int8(pattern),
 		Principal: "User:alice", Host: "*", Operation: int8(op), Permission: int8(kmsg.ACLPermissionTypeAllow)}
 }

@@ -42,6 +42,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/tabletopic/tabletopic/broker/group"
+	"github.com/tabletopic/tabletopic/broker/share"
 	"github.com/tabletopic/tabletopic/broker/txn"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/partition"
@@ -74,6 +75,18 @@ type Config struct {
 	// connections, of about 300 bytes each. A client without a session names all its
 	// partitions in each request. 200,000 if zero.
 	MaxSessionPartitions int
+	// MaxShareSessions bounds the share sessions (KIP-932) of all connections; what they fetch counts
+	// in MaxSessionPartitions (group.share.max.share.sessions). 2,000 if zero.
+	MaxShareSessions int
+	// ShareRecordLock is how long a member of a share group has a record that it was given
+	// (group.share.record.lock.duration.ms). 30 s if zero.
+	ShareRecordLock time.Duration
+	// ShareDeliveries is how often a record is given to members of a share group before it is given
+	// up (group.share.delivery.count.limit). 5 if zero.
+	ShareDeliveries int
+	// ShareRecordLocks bounds the records in flight of a share-partition
+	// (group.share.partition.max.record.locks). 2,000 if zero.
+	ShareRecordLocks int
 	// MaxAnswerMemory bounds all answers that are not yet written; a request waits for
 	// its share. 256 MiB if zero.
 	MaxAnswerMemory int64
@@ -112,6 +125,10 @@ func (c *Config) setDefaults() {
 	def(&c.MaxInFlight, 128)
 	def(&c.MaxFetchBytes, 55<<20)
 	def(&c.MaxSessionPartitions, 200_000)
+	def(&c.MaxShareSessions, 2000)
+	def(&c.ShareRecordLock, 30*time.Second)
+	def(&c.ShareDeliveries, 5)
+	def(&c.ShareRecordLocks, 2000)
 	def(&c.MaxAnswerMemory, 256<<20)
 	def(&c.IdleTimeout, 10*time.Minute)
 	def(&c.StallTimeout, 30*time.Second)
@@ -139,6 +156,7 @@ func (c *Config) validate() error {
 	for name, v := range map[string]int64{
 		"MaxConnections": int64(c.MaxConnections), "MaxConnectionsPerAddress": int64(c.MaxConnectionsPerAddress), "AuthTimeout": int64(c.AuthTimeout), "MaxRequestBytes": int64(c.MaxRequestBytes), "MaxInFlight": int64(c.MaxInFlight),
 		"MaxFetchBytes": int64(c.MaxFetchBytes), "MaxAnswerMemory": c.MaxAnswerMemory, "MaxSessionPartitions": int64(c.MaxSessionPartitions), "MaxPartitions": int64(c.MaxPartitions),
+		"MaxShareSessions": int64(c.MaxShareSessions), "ShareRecordLock": int64(c.ShareRecordLock), "ShareDeliveries": int64(c.ShareDeliveries), "ShareRecordLocks": int64(c.ShareRecordLocks),
 		"IdleTimeout": int64(c.IdleTimeout), "StallTimeout": int64(c.StallTimeout),
 	} {
 		if v < 0 {
@@ -171,6 +189,10 @@ type Broker struct {
 
 	sessionRoom *semaphore.Weighted // MaxSessionPartitions
 	lastSession atomic.Int32        // id of a fetch session
+
+	shares        *share.Manager
+	shareSessions shareSessions
+	groupConfigs  groupConfigs
 
 	ctx        context.Context // ends when Close gives up waiting
 	cancel     context.CancelFunc
@@ -223,6 +245,8 @@ func Open(cfg Config, listeners []Listener, access *security.Access, set *partit
 
 		sessionRoom: semaphore.NewWeighted(int64(cfg.MaxSessionPartitions)),
 	}
+	b.shares = share.Open(groups)
+	b.shareSessions.byMember = make(map[shareMemberKey]*shareSession)
 	b.m = newMetrics(reg, b.apis)
 	b.quotas = newQuotas(access.Quotas, b.m)
 	b.ids.allocate = func(ctx context.Context, n int) (int64, error) { return meta.AllocateProducerIDs(ctx, node, n) }
@@ -369,6 +393,7 @@ func (b *Broker) Close(ctx context.Context) error {
 		b.mu.Unlock()
 		<-done
 	}
+	b.shares.Close(ctx)
 	b.cancel()
 	return err
 }

@@ -44,12 +44,13 @@ type conn struct {
 	authenticated atomic.Bool // the peer may ask for what needs it
 	raw           atomic.Bool // the next frame is a token of SASL, without a header
 
-	frames  chan frame    // read → handle
-	answers chan *answer  // handle → write; its capacity bounds the requests in flight
-	handled chan struct{} // closed when handle has ended
-	pending atomic.Int64  // requests read and not yet answered
-	cold    *coldReads    // of handle
-	fetches *fetchSession // of handle; nil for none
+	frames  chan frame                       // read → handle
+	answers chan *answer                     // handle → write; its capacity bounds the requests in flight
+	handled chan struct{}                    // closed when handle has ended
+	pending atomic.Int64                     // requests read and not yet answered
+	cold    *coldReads                       // of handle
+	fetches *fetchSession                    // of handle; nil for none
+	shares  map[shareMemberKey]*shareSession // of handle
 
 	ctx    context.Context // ends when the peer is gone or the broker begins to stop
 	cancel context.CancelFunc
@@ -85,6 +86,7 @@ func newConn(b *Broker, l *Listener, nc net.Conn) *conn {
 		frames:  make(chan frame, 1),
 		answers: make(chan *answer, b.cfg.MaxInFlight),
 		handled: make(chan struct{}),
+		shares:  make(map[shareMemberKey]*shareSession),
 	}
 	c.ctx, c.cancel = context.WithCancel(b.ctx)
 	c.cold = newColdReads(c)
@@ -255,6 +257,7 @@ func (c *conn) awaitRequest() error {
 // handle handles requests in order until read has ended or a request cannot be understood.
 func (c *conn) handle() {
 	defer c.endSession()
+	defer c.endShareSessions()
 	defer close(c.answers)
 	defer close(c.handled)
 	for f := range c.frames {

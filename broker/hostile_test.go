@@ -523,6 +523,29 @@ func requestsAbout(name string) map[kmsg.Key]func(kmsg.Request) {
 		kmsg.ConsumerGroupDescribe: func(r kmsg.Request) {
 			r.(*kmsg.ConsumerGroupDescribeRequest).Groups = []string{name}
 		},
+		kmsg.ShareGroupHeartbeat: func(kmsg.Request) {},
+		kmsg.ShareGroupDescribe: func(r kmsg.Request) {
+			r.(*kmsg.ShareGroupDescribeRequest).GroupIDs = []string{name}
+		},
+		kmsg.ShareFetch: func(r kmsg.Request) {
+			p := r.(*kmsg.ShareFetchRequest)
+			p.GroupID, p.MemberID = &name, &name
+			p.Topics = []kmsg.ShareFetchRequestTopic{{TopicID: [16]byte{1}, Partitions: []kmsg.ShareFetchRequestTopicPartition{{Partition: 3}}}}
+		},
+		kmsg.ShareAcknowledge: func(r kmsg.Request) {
+			p := r.(*kmsg.ShareAcknowledgeRequest)
+			p.GroupID, p.MemberID = &name, &name
+			p.Topics = []kmsg.ShareAcknowledgeRequestTopic{{TopicID: [16]byte{1}, Partitions: []kmsg.ShareAcknowledgeRequestTopicPartition{{Partition: 3}}}}
+		},
+		kmsg.DescribeShareGroupOffsets: func(r kmsg.Request) {
+			r.(*kmsg.DescribeShareGroupOffsetsRequest).Groups = []kmsg.DescribeShareGroupOffsetsRequestGroup{{GroupID: name}}
+		},
+		kmsg.AlterShareGroupOffsets: func(r kmsg.Request) {
+			r.(*kmsg.AlterShareGroupOffsetsRequest).Topics = []kmsg.AlterShareGroupOffsetsRequestTopic{{Topic: name, Partitions: []kmsg.AlterShareGroupOffsetsRequestTopicPartition{{Partition: 3}}}}
+		},
+		kmsg.DeleteShareGroupOffsets: func(r kmsg.Request) {
+			r.(*kmsg.DeleteShareGroupOffsetsRequest).Topics = []kmsg.DeleteShareGroupOffsetsRequestTopic{{Topic: name}}
+		},
 		kmsg.AlterUserSCRAMCredentials: func(r kmsg.Request) {
 			r.(*kmsg.AlterUserSCRAMCredentialsRequest).Upsertions = []kmsg.AlterUserSCRAMCredentialsRequestUpsertion{{Name: name}}
 		},

@@ -20,6 +20,7 @@ type metrics struct {
 	fetched        prometheus.Counter
 
 	sessionPartitions prometheus.Gauge
+	shareSessions     prometheus.Gauge
 	telemetry         prometheus.Counter
 	throttleSeconds   *prometheus.CounterVec // by quota
 	requestsByIndex   []prometheus.Observer  // by api.index
@@ -39,7 +40,8 @@ func newMetrics(reg prometheus.Registerer, apis *apiTable) *metrics {
 		produced:       counter("produced_bytes_total", "Bytes of record batches in Produce requests."),
 		fetched:        counter("fetched_bytes_total", "Bytes of record batches in Fetch answers."),
 
-		sessionPartitions: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "tabletopic", Subsystem: "broker", Name: "fetch_session_partitions", Help: "Partitions in fetch sessions."}),
+		sessionPartitions: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "tabletopic", Subsystem: "broker", Name: "fetch_session_partitions", Help: "Partitions in fetch sessions and share sessions."}),
+		shareSessions:     prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "tabletopic", Subsystem: "broker", Name: "share_sessions", Help: "Share sessions: members of share groups that fetch here."}),
 		telemetry:         counter("client_telemetry_bytes_total", "Bytes of metrics that clients pushed."),
 	}
 	m.throttleSeconds = prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -58,7 +60,7 @@ func newMetrics(reg prometheus.Registerer, apis *apiTable) *metrics {
 		m.requestsByIndex = append(m.requestsByIndex, seconds.WithLabelValues(apis.list[i].name()))
 	}
 	if reg != nil {
-		reg.MustRegister(m.connections, m.refused, m.protocolErrors, m.panics, m.bytesIn, m.bytesOut, m.produced, m.fetched, m.sessionPartitions, m.telemetry, m.throttleSeconds, seconds)
+		reg.MustRegister(m.connections, m.refused, m.protocolErrors, m.panics, m.bytesIn, m.bytesOut, m.produced, m.fetched, m.sessionPartitions, m.shareSessions, m.telemetry, m.throttleSeconds, seconds)
 	}
 	return m
 }

@@ -200,7 +200,7 @@ func (r *request) silence(wait time.Duration) time.Duration {
 // time is not work.
 func waits(key kmsg.Key) bool {
 	switch key {
-	case kmsg.JoinGroup, kmsg.SyncGroup, kmsg.ConsumerGroupHeartbeat, kmsg.InitProducerID, kmsg.EndTxn, kmsg.AddPartitionsToTxn, kmsg.SASLHandshake, kmsg.SASLAuthenticate, kmsg.ApiVersions:
+	case kmsg.JoinGroup, kmsg.SyncGroup, kmsg.ConsumerGroupHeartbeat, kmsg.ShareGroupHeartbeat, kmsg.InitProducerID, kmsg.EndTxn, kmsg.AddPartitionsToTxn, kmsg.SASLHandshake, kmsg.SASLAuthenticate, kmsg.ApiVersions:
 		return true
 	}
 	return false

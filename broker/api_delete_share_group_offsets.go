@@ -1,0 +1,37 @@
+package broker
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+func handleDeleteShareGroupOffsets(ctx context.Context, b *Broker, r *request, req *kmsg.DeleteShareGroupOffsetsRequest) kmsg.Response {
+	resp := kmsg.NewPtrDeleteShareGroupOffsetsResponse()
+	if !r.may(opDelete, onGroup, req.GroupID) {
+		resp.ErrorCode, resp.ErrorMessage = codeAndText(kerr.GroupAuthorizationFailed)
+		return resp
+	}
+	var topics []uuid.UUID
+	for _, t := range req.Topics {
+		rt := kmsg.NewDeleteShareGroupOffsetsResponseTopic()
+		rt.Topic = t.Topic
+		var err error
+		if topic, known := b.set.Topic(t.Topic); !r.may(opRead, onTopic, t.Topic) {
+			err = kerr.TopicAuthorizationFailed
+		} else if !known {
+			err = kerr.UnknownTopicOrPartition
+		} else {
+			rt.TopicID = topic.ID
+			topics = append(topics, topic.ID)
+		}
+		rt.ErrorCode, rt.ErrorMessage = codeAndText(err)
+		resp.Topics = append(resp.Topics, rt)
+	}
+	if err := b.groups.DeleteShareOffsets(ctx, req.GroupID, topics); err != nil {
+		resp.ErrorCode, resp.ErrorMessage, resp.Topics = groupCode(err), kmsg.StringPtr(err.Error()), nil
+	}
+	return resp
+}

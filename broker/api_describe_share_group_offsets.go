@@ -1,0 +1,81 @@
+package broker
+
+import (
+	"context"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/tabletopic/tabletopic/broker/group"
+)
+
+func handleDescribeShareGroupOffsets(ctx context.Context, b *Broker, r *request, req *kmsg.DescribeShareGroupOffsetsRequest) kmsg.Response {
+	resp := kmsg.NewPtrDescribeShareGroupOffsetsResponse()
+	for _, g := range req.Groups {
+		rg := kmsg.NewDescribeShareGroupOffsetsResponseGroup()
+		rg.GroupID = g.GroupID
+		err := error(kerr.GroupAuthorizationFailed)
+		var offsets map[uuid.UUID][]group.ShareOffset
+		if r.may(opDescribe, onGroup, g.GroupID) {
+			offsets, err = b.groups.ShareOffsets(ctx, g.GroupID)
+		}
+		if err != nil {
+			rg.ErrorCode = groupCode(err)
+			rg.ErrorMessage = kmsg.StringPtr(err.Error())
+		} else if g.Topics == nil {
+			rg.Topics = b.allShareOffsets(r, offsets)
+		} else {
+			for _, t := range g.Topics {
+				rg.Topics = append(rg.Topics, b.shareOffsets(r, t.Topic, t.Partitions, offsets))
+			}
+		}
+		resp.Groups = append(resp.Groups, rg)
+	}
+	return resp
+}
+
+// allShareOffsets are those of the topics that the client may see.
+func (b *Broker) allShareOffsets(r *request, offsets map[uuid.UUID][]group.ShareOffset) []kmsg.DescribeShareGroupOffsetsResponseGroupTopic {
+	var out []kmsg.DescribeShareGroupOffsetsResponseGroupTopic
+	for _, t := range b.set.Topics() {
+		if len(offsets[t.ID]) == 0 || !r.sees(onTopic, t.Name) {
+			continue
+		}
+		var partitions []int32
+		for _, o := range offsets[t.ID] {
+			partitions = append(partitions, o.Partition)
+		}
+		out = append(out, b.shareOffsets(r, t.Name, partitions, offsets))
+	}
+	return out
+}
+
+// shareOffsets says how far a group is in partitions of a topic, and how many records it has before it.
+func (b *Broker) shareOffsets(r *request, topic string, partitions []int32, offsets map[uuid.UUID][]group.ShareOffset) kmsg.DescribeShareGroupOffsetsResponseGroupTopic {
+	rt := kmsg.NewDescribeShareGroupOffsetsResponseGroupTopic()
+	rt.Topic = topic
+	t, known := b.set.Topic(topic)
+	err := error(kerr.TopicAuthorizationFailed)
+	if r.may(opDescribe, onTopic, topic) {
+		err, rt.TopicID = nil, t.ID
+		if !known {
+			err = kerr.UnknownTopicOrPartition
+		}
+	}
+	for _, index := range partitions {
+		rp := kmsg.NewDescribeShareGroupOffsetsResponseGroupTopicPartition()
+		rp.Partition, rp.StartOffset, rp.Lag = index, -1, -1
+		rp.ErrorCode, rp.ErrorMessage = codeAndText(err)
+		if i := slices.IndexFunc(offsets[t.ID], func(o group.ShareOffset) bool { return o.Partition == index }); err == nil && i >= 0 {
+			o := offsets[t.ID][i]
+			rp.StartOffset, rp.LeaderEpoch = o.Start, o.LeaderEpoch
+			if p, err := b.set.Partition(topic, index); err == nil && o.Start >= 0 {
+				rp.Lag = max(p.Offsets().HighWatermark-o.Start-o.Done, 0)
+			}
+		}
+		rt.Partitions = append(rt.Partitions, rp)
+	}
+	return rt
+}

@@ -1,0 +1,33 @@
+package broker
+
+import (
+	"context"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/tabletopic/tabletopic/broker/group"
+)
+
+func handleShareGroupHeartbeat(ctx context.Context, b *Broker, r *request, req *kmsg.ShareGroupHeartbeatRequest) kmsg.Response {
+	refused := func(code *kerr.Error) kmsg.Response {
+		resp := kmsg.NewPtrShareGroupHeartbeatResponse()
+		resp.ErrorCode, resp.ErrorMessage = codeAndText(code)
+		return resp
+	}
+	if !r.may(opRead, onGroup, req.GroupID) {
+		return refused(kerr.GroupAuthorizationFailed)
+	}
+	for _, topic := range req.SubscribedTopicNames {
+		if !r.may(opDescribe, onTopic, topic) {
+			return refused(kerr.TopicAuthorizationFailed)
+		}
+	}
+	cfg := b.groupConfig(req.GroupID)
+	resp, err := b.groups.ShareHeartbeat(ctx, req, cfg.timeouts(), group.Client{ID: r.clientID, Host: "/" + r.host()})
+	if err != nil {
+		resp = kmsg.NewPtrShareGroupHeartbeatResponse()
+		resp.ErrorCode = groupCode(err)
+	}
+	return resp
+}
