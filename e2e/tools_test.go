@@ -155,7 +155,7 @@ func TestKafkaTools(t *testing.T) {
 		{"", configTool, "--describe --entity-type brokers --entity-name 1 --all", 0, []string{"num.partitions=1"}},
 		{"", configTool, "--alter --entity-type brokers --entity-name 1 --add-config num.io.threads=3", 1, []string{"set them where it is started"}},
 		{"", configTool, "--describe --entity-type groups", 0, nil},
-		{"", configTool, "--alter --entity-type groups --entity-name g --add-config consumer.session.timeout.ms=50000", 1, []string{"groups have no configuration"}},
+		{"", configTool, "--alter --entity-type groups --entity-name g --add-config consumer.session.timeout.ms=50000", 1, []string{"there are share.auto.offset.reset"}},
 		{"", "LogDirsCommand", "--describe", 0, []string{`"logDir":"object-store"`, `"partition":"orders-0"`}},
 		{"", "FeatureCommand", "describe", 0, nil},
 		{"", "FeatureCommand", "upgrade --feature metadata.version=20", 1, []string{"cannot be set"}},

@@ -1,0 +1,157 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// shared is what the members of a share group say of each number.
+type shared struct {
+	mu         sync.Mutex
+	deliveries map[string]int // guarded by mu; the most that a member was told
+	done       map[string]int // guarded by mu; how often "accept 5" and the like were confirmed
+}
+
+func (s *shared) note(line string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if rest, ok := strings.CutPrefix(line, "got "); ok {
+		value, n, _ := strings.Cut(rest, " ")
+		count, _ := strconv.Atoi(n)
+		s.deliveries[value] = max(s.deliveries[value], count)
+		return
+	}
+	s.done[line]++
+}
+
+// missing counts the numbers below n that are neither accepted nor rejected.
+func (s *shared) missing(n int) (count int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range n {
+		if s.done[fmt.Sprint("accept ", i)]+s.done[fmt.Sprint("reject ", i)] == 0 {
+			count++
+		}
+	}
+	return count
+}
+
+// shareConsumer starts the program of the lab; leave ends it and waits until it has left.
+func shareConsumer(t *testing.T, s *server, seen *shared, group, topic string) (leave func()) {
+	t.Helper()
+	cmd := exec.Command("java", "-Xmx200m", "-XX:TieredStopAtLevel=1", "-cp", classpath(t, "kafka-clients"), "lab/shareconsumer/ShareConsumer.java", s.kafka, group, topic)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log logBuffer
+	cmd.Stderr = &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done, left := make(chan struct{}), false
+	go func() {
+		defer close(done)
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			left = left || lines.Text() == "left"
+			seen.note(lines.Text())
+		}
+		_ = cmd.Wait()
+	}()
+	var once sync.Once
+	leave = func() {
+		once.Do(func() {
+			_ = cmd.Process.Signal(syscall.SIGTERM)
+			<-done
+			if !left || t.Failed() {
+				t.Errorf("a member left in order: %v\n%s", left, log.tail(4<<10))
+			}
+		})
+	}
+	t.Cleanup(leave)
+	return leave
+}
+
+// groupConfig sets a setting of a group.
+func (s *server) groupConfig(group, name, value string) {
+	s.t.Helper()
+	req := kmsg.NewPtrIncrementalAlterConfigsRequest()
+	res := kmsg.NewIncrementalAlterConfigsRequestResource()
+	res.ResourceType, res.ResourceName = kmsg.ConfigResourceTypeGroupConfig, group
+	c := kmsg.NewIncrementalAlterConfigsRequestResourceConfig()
+	c.Name, c.Value = name, &value
+	res.Configs = append(res.Configs, c)
+	req.Resources = append(req.Resources, res)
+	resp, err := req.RequestWith(context.Background(), s.client())
+	if err == nil {
+		err = kerr.ErrorForCode(resp.Resources[0].ErrorCode)
+	}
+	if err != nil {
+		s.t.Fatalf("set %s of group %s: %v", name, group, err)
+	}
+}
+
+// Java's and franz-go's members share a topic (KIP-932) while the server is killed: each number is
+// accepted or rejected, what was released comes again and says how often, and at the end the
+// group has nothing before it.
+func TestShareGroup(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	if _, err := s.admin().CreateTopic(context.Background(), 3, 1, nil, "jobs"); err != nil {
+		t.Fatal(err)
+	}
+	s.groupConfig("workers", "share.auto.offset.reset", "earliest")
+	produce := func(from, to int) {
+		cl := s.client()
+		for i := from; i < to; i++ {
+			cl.Produce(context.Background(), &kgo.Record{Topic: "jobs", Value: []byte(strconv.Itoa(i))}, nil)
+		}
+		if err := cl.Flush(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	produce(0, 500)
+	seen := &shared{deliveries: map[string]int{}, done: map[string]int{}}
+	leave := []func(){shareConsumer(t, s, seen, "workers", "jobs"), shareConsumer(t, s, seen, "workers", "jobs")}
+	eventually(t, 3*time.Minute, "some are done", func() error {
+		if n := 500 - seen.missing(500); n < 50 {
+			return fmt.Errorf("%d", n)
+		}
+		return nil
+	})
+	s.kill()
+	s.start()
+	produce(500, 1000)
+	eventually(t, 3*time.Minute, "all are done", func() error {
+		if n := seen.missing(1000); n > 0 {
+			return fmt.Errorf("%d are missing", n)
+		}
+		return nil
+	})
+	for _, l := range leave {
+		l()
+	}
+	seen.mu.Lock()
+	defer seen.mu.Unlock()
+	for i := range 1000 {
+		v := strconv.Itoa(i)
+		if i%10 == 3 && seen.deliveries[v] < 2 {
+			t.Errorf("%s was released, and came %d times", v, seen.deliveries[v])
+		}
+		if i%10 == 7 && (seen.done["accept "+v] > 0 || seen.done["reject "+v] == 0) {
+			t.Errorf("%s was not rejected", v)
+		}
+	}
+}
