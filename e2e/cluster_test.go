@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -113,6 +114,58 @@ func TestSchemasAreKnownToOtherServersAtOnce(t *testing.T) {
 	waitForTable(t, servers[1], "events", n, 3*time.Minute)
 	for i, engine := range []string{"duckdb", "pyiceberg"} {
 		if got := run(t, nil, "lab/query", engine, "--uri", servers[i].catalogURL(), "--sort", "SELECT id, text FROM ice.default.events"); got != want {
+			t.Errorf("%s reads\n%swant\n%s", engine, got, want)
+		}
+	}
+}
+
+// The database, and so the registry, is out of a server's reach for a minute, while records come with a schema that the server
+// has not seen: they are taken, no row and no dead letter is made of them, and after the minute they are rows.
+func TestRegistryAwayForAMinute(t *testing.T) {
+	t.Parallel() // mostly waits
+	database, err := url.Parse(lab.Postgres(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	gate, direct := lab.NewGate(t, database.Host), database.String()
+	database.Host = gate.Addr
+	tables := lab.IcebergREST(t, "file://"+t.TempDir(), "")
+	shared := []string{"--object-store", "file://" + t.TempDir(), "--catalog-uri", tables}
+	cut := startServer(t, append([]string{"--node-id", "1", "--metadata", database.String()}, shared...)...)
+	cut.createTopic("events", 1, 300*time.Millisecond)
+	header := registerSchema(t, cut, "events-value", eventSchema)
+	other := startServer(t, append([]string{"--node-id", "2", "--metadata", direct}, shared...)...)
+	produceAll(t, cut, "events", encoded(t, header, eventSchema, event{1, "before"}))
+	waitForTable(t, cut, "events", 1, 3*time.Minute)
+	wider := strings.Replace(eventSchema, `]}`, `, {"name": "more", "type": ["null", "string"], "default": null}]}`, 1)
+	header = registerSchema(t, other, "events-value", wider)
+	cl := cut.client(kgo.DefaultProduceTopic("events"))
+	if err := cl.Ping(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+
+	gate.Shut()
+	want := "id,text,more\n1,before,NULL\n"
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for i := range int64(60) {
+		if err := cl.ProduceSync(context.Background(), &kgo.Record{Value: encoded(t, header, wider, obj{"id": 100 + i, "text": "meanwhile", "more": in("string", "x")})}).FirstErr(); err != nil {
+			t.Fatalf("produce while the database is away: %v", err)
+		}
+		want += fmt.Sprintf("%d,meanwhile,x\n", 100+i)
+		<-tick.C
+	}
+	if got := run(t, nil, "lab/query", "duckdb", "--uri", tables, "SELECT id FROM ice.default.events"); got != "id\n1\n" {
+		t.Errorf("while the database is away the table has\n%s", got)
+	}
+	gate.Open()
+	waitForTable(t, other, "events", 61, 3*time.Minute)
+	topics, err := other.admin().ListTopics(context.Background())
+	if err != nil || topics.Has("events.dlq") {
+		t.Errorf("topics %v: %v", topics.Names(), err)
+	}
+	for _, engine := range []string{"duckdb", "pyiceberg"} {
+		if got := run(t, nil, "lab/query", engine, "--uri", tables, "--sort", "SELECT id, text, more FROM ice.default.events"); got != want {
 			t.Errorf("%s reads\n%swant\n%s", engine, got, want)
 		}
 	}
