@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -27,6 +28,7 @@ import (
 
 	"github.com/tabletopic/tabletopic/coordinator"
 	"github.com/tabletopic/tabletopic/internal/clickstream"
+	"github.com/tabletopic/tabletopic/metadata"
 )
 
 // The benchmarks drive the real binary as a process of its own from this one, which has
@@ -312,10 +314,11 @@ func BenchmarkCommits(b *testing.B) {
 }
 
 var (
-	commits = flag.Int("commits", 10_000, "how many commits BenchmarkCommits makes")
-	topics  = flag.Int("topics", 1000, "how many topics BenchmarkTopics has")
-	schemas = flag.Int("schemas", 2000, "how many schemas BenchmarkManySchemas registers")
-	minutes = flag.Int("minutes", 4, "how long BenchmarkTopics produces")
+	commits       = flag.Int("commits", 10_000, "how many commits BenchmarkCommits makes")
+	topics        = flag.Int("topics", 1000, "how many topics BenchmarkTopics has")
+	schemas       = flag.Int("schemas", 2000, "how many schemas BenchmarkManySchemas registers")
+	schemasBefore = flag.Int("schemas-before", 0, "how many schemas are there before it does")
+	minutes       = flag.Int("minutes", 4, "how long BenchmarkTopics produces")
 )
 
 // Many topics with a table each, one partition, a lag target of 60 s, 10 records a second to each
@@ -669,12 +672,52 @@ func reportRequests(b *testing.B, before, after map[string]float64, bytes int64)
 	b.ReportMetric(total/gib, "requests/GiB")
 }
 
-// A registry of many schemas, ten versions a subject: how fast 32 clients register them over HTTP, how long the
-// server takes to start with them, and what it holds in memory once each was looked up by its id.
+// clickSchema is the schema of a version of a subject, in canonical form.
+func clickSchema(subject, version int) string {
+	return fmt.Sprintf(`{"type":"record","name":"Event%d","fields":[{"name":"id","type":"long"},{"name":"at","type":{"type":"long","logicalType":"timestamp-micros"}},`+
+		`{"name":"page","type":"string"},{"name":"f%d","type":["null","double"],"default":null}]}`, subject, version)
+}
+
+// fillSchemas puts schemas into the database of a server that does not run, from subject first on.
+func fillSchemas(b *testing.B, s *server, first, subjects, versions int) {
+	store, err := metadata.Open(b.Context(), "sqlite:"+filepath.Join(s.data, "metadata.db"), nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer store.Close()
+	g := errgroup.Group{}
+	g.SetLimit(32)
+	for i := first; i < first+subjects; i++ {
+		g.Go(func() error {
+			subject := metadata.Subject{Name: fmt.Sprintf("events-%d-value", i)}
+			for v := range versions {
+				added, err := store.RegisterSchema(b.Context(), subject, 0, metadata.Schema{Type: "AVRO", Text: clickSchema(i, v)})
+				if err != nil {
+					return err
+				}
+				subject.Revision, subject.Versions = subject.Revision+1, append(subject.Versions, added)
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// A registry of many schemas, ten versions a subject: how fast 32 clients register some over HTTP beside those
+// that are there, how long the server takes to start with all, and what it holds in memory once each was looked
+// up by its id.
 func BenchmarkManySchemas(b *testing.B) {
 	const versions, clients = 10, 32
 	for b.Loop() {
 		s := startServer(b)
+		before := *schemasBefore / versions
+		if before > 0 {
+			s.stop()
+			fillSchemas(b, s, *schemas/versions, before, versions)
+			s.start()
+		}
 		all := func(n int, do func(cl *sr.Client, i int) error) time.Duration {
 			start := time.Now()
 			g, next := errgroup.Group{}, atomic.Int64{}
@@ -702,8 +745,7 @@ func BenchmarkManySchemas(b *testing.B) {
 		}
 		took := all(*schemas/versions, func(cl *sr.Client, i int) error {
 			for v := range versions {
-				text := fmt.Sprintf(`{"type":"record","name":"Event%d","fields":[{"name":"id","type":"long"},{"name":"at","type":{"type":"long","logicalType":"timestamp-micros"}},{"name":"page","type":"string"},{"name":"f%d","type":["null","double"],"default":null}]}`, i, v)
-				if _, err := cl.RegisterSchema(b.Context(), fmt.Sprintf("events-%d-value", i), sr.Schema{Schema: text}, -1, -1); err != nil {
+				if _, err := cl.RegisterSchema(b.Context(), fmt.Sprintf("events-%d-value", i), sr.Schema{Schema: clickSchema(i, v)}, -1, -1); err != nil {
 					return err
 				}
 			}
@@ -714,11 +756,12 @@ func BenchmarkManySchemas(b *testing.B) {
 		start := time.Now()
 		s.start()
 		b.ReportMetric(time.Since(start).Seconds(), "s_start")
-		took = all(*schemas, func(cl *sr.Client, i int) error {
+		total := *schemas + before*versions
+		took = all(total, func(cl *sr.Client, i int) error {
 			_, err := cl.SchemaByID(b.Context(), i+1)
 			return err
 		})
-		b.ReportMetric(float64(*schemas)/took.Seconds(), "lookups/s")
+		b.ReportMetric(float64(total)/took.Seconds(), "lookups/s")
 		b.ReportMetric(s.memory("VmRSS"), "MB_resident")
 		b.ReportMetric(s.memory("VmHWM"), "MB_peak")
 		s.stop()

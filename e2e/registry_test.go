@@ -46,3 +46,30 @@ func TestRegistryClients(t *testing.T) {
 		t.Errorf("the table has\n%swant\n%s", got, want)
 	}
 }
+
+// confluent-kafka's serializers of all types of schemas refer to other subjects, and what they sent is in tables.
+func TestConfluentSerializersWithReferences(t *testing.T) {
+	t.Parallel()
+	l := directoryLake(t)
+	s := l.server(t)
+	names := []string{"avro", "protobuf", "json"}
+	var topics, want []string
+	for _, name := range names {
+		topics = append(topics, name+"-visits")
+		s.createTopic(name+"-visits", 1, time.Second)
+		for _, id := range []string{"1", "2", "3"} {
+			want = append(want, name+` {"id":`+id+`,"page":{"path":"/`+name+"/"+id+`"}}`)
+		}
+	}
+	out := run(t, nil, "timeout", append([]string{"180", python(), "lab/registry/confluent.py", s.kafka, s.registryURL()}, topics...)...)
+	if d := cmp.Diff(want, strings.Split(strings.TrimSpace(out), "\n")); d != "" {
+		t.Errorf("read (-want +got):\n%s", d)
+	}
+	for i, name := range names {
+		waitForTable(t, s, topics[i], 3, 3*time.Minute)
+		got := l.query(t, s, "duckdb", `SELECT id, page.path AS path FROM ice.default.`+name+`_visits`)
+		if want := "id,path\n1,/" + name + "/1\n2,/" + name + "/2\n3,/" + name + "/3\n"; got != want {
+			t.Errorf("the table of %s has\n%swant\n%s", topics[i], got, want)
+		}
+	}
+}

@@ -113,8 +113,8 @@ func TestFranzGo(t *testing.T) {
 	must(cl.DeleteSchema(ctx, "base", 1, sr.HardDelete))
 }
 
-// confluent-kafka's client and Avro serializers work: by themselves, with references, and
-// with the latest version of the subject; its errors have Confluent's codes.
+// confluent-kafka's client and its serializers for Avro, Protobuf and JSON Schema work: by themselves, with
+// references, and with the latest version of the subject; its errors have Confluent's codes.
 func TestConfluentKafkaPython(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs Python")

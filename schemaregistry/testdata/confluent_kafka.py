@@ -8,7 +8,10 @@ sys.path.pop(0)  # this directory, where this file has the name of the package
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.error import SchemaRegistryError
-from confluent_kafka.serialization import MessageField, SerializationContext
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext, SerializationError
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
 client = SchemaRegistryClient({"url": sys.argv[1]})
 
@@ -99,3 +102,57 @@ assert client.test_compatibility("person-json", Schema(PERSON.replace('"home":',
 assert not client.test_compatibility("person-json", Schema(PERSON.replace('"home":', '"work":'), "JSON", person.references))
 fails(42206, client.delete_subject, "address.json")
 fails(42201, client.register_schema, "person-json", Schema(PERSON, "JSON"))
+
+# The Protobuf serializer registers what a file imports, the files that those import first, as descriptors. A
+# reader that knows its message finds the payload by the path of indexes alone.
+FIELD = descriptor_pb2.FieldDescriptorProto
+
+
+def message(path, message, imports, *fields):
+    f = descriptor_pb2.FileDescriptorProto(name=path, package="y", syntax="proto3", dependency=imports)
+    m = f.message_type.add(name=message)
+    for number, (name, type) in enumerate(fields, 1):
+        field = m.field.add(name=name, number=number, label=FIELD.LABEL_OPTIONAL)
+        if isinstance(type, str):
+            field.type, field.type_name = FIELD.TYPE_MESSAGE, type
+        else:
+            field.type = type
+    descriptor_pool.Default().AddSerializedFile(f.SerializeToString())
+    return message_factory.GetMessageClass(descriptor_pool.Default().FindMessageTypeByName("y." + message))
+
+
+assert timestamp_pb2.DESCRIPTOR
+City = message("y/city.proto", "City", [], ("name", FIELD.TYPE_STRING))
+Address = message("y/address.proto", "Address", ["y/city.proto"], ("street", FIELD.TYPE_STRING), ("city", ".y.City"))
+Person = message("y/person.proto", "Person", ["y/address.proto", "google/protobuf/timestamp.proto"],
+                 ("home", ".y.Address"), ("since", ".google.protobuf.Timestamp"), ("id", FIELD.TYPE_INT64))
+value = Person(home=Address(street="Main", city=City(name="Ulm")), id=7)
+value.since.FromSeconds(5)
+context = SerializationContext("protos", MessageField.VALUE)
+payload = ProtobufSerializer(Person, client)(value, context)
+assert ProtobufDeserializer(Person, schema_registry_client=SchemaRegistryClient({"url": sys.argv[1]}))(payload, context) == value
+fresh = SchemaRegistryClient({"url": sys.argv[1]})
+registered = fresh.get_latest_version("protos-value")
+assert [(r.name, r.subject, r.version) for r in registered.schema.references] == [("y/address.proto", "y/address.proto", 1)], registered
+assert fresh.get_latest_version("y/address.proto").schema.references[0].subject == "y/city.proto"
+for conf in ({"auto.register.schemas": False}, {"auto.register.schemas": False, "use.latest.version": True}):
+    again = ProtobufSerializer(Person, SchemaRegistryClient({"url": sys.argv[1]}), conf)(value, context)
+    assert again == payload, (conf, again, payload)
+fails(42206, client.delete_subject, "y/city.proto")
+
+# The JSON Schema serializer checks values against a schema whose references it reads from the registry.
+context = SerializationContext("jsons", MessageField.VALUE)
+value = {"home": {"street": "Main"}}
+payload = JSONSerializer(person, client)(value, context)
+assert JSONDeserializer(None, schema_registry_client=SchemaRegistryClient({"url": sys.argv[1]}))(payload, context) == value
+assert JSONDeserializer(person, schema_registry_client=client)(payload, context) == value
+looked = JSONSerializer(person, SchemaRegistryClient({"url": sys.argv[1]}), conf={"auto.register.schemas": False})
+assert looked(value, context) == payload
+latest = JSONSerializer(None, SchemaRegistryClient({"url": sys.argv[1]}), conf={"auto.register.schemas": False, "use.latest.version": True})
+assert latest(value, context) == payload
+for wrong in ({"home": {"street": 5}}, {"home": {"zip": "1"}}, {"work": {}}):
+    try:
+        JSONSerializer(person, client)(wrong, context)
+    except SerializationError:
+        continue
+    raise AssertionError(f"{wrong} fits the schema and what it refers to")
