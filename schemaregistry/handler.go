@@ -16,10 +16,48 @@ import (
 	"strings"
 )
 
-// contentType is what clients of the API expect in every answer.
+// contentType is what answers have if the client accepts anything, or nothing that there is.
 const contentType = "application/vnd.schemaregistry.v1+json"
 
-var acceptedTypes = []string{contentType, "application/vnd.schemaregistry+json", "application/json", "application/octet-stream"}
+var (
+	answerTypes   = []string{contentType, "application/vnd.schemaregistry+json", "application/json"} // the best first
+	acceptedTypes = append(slices.Clone(answerTypes), "application/octet-stream")
+)
+
+// answerType is the one of answerTypes that a client would rather have (RFC 9110, section 12.5.1). One that
+// has room for none of them gets an answer all the same.
+func answerType(accept string) string {
+	best, most := contentType, 0.0
+	for _, t := range answerTypes {
+		quality, specific := 0.0, 0
+		for part := range strings.SplitSeq(accept, ",") {
+			mediaType, parameters, err := mime.ParseMediaType(part)
+			if err != nil {
+				continue
+			}
+			s := 0
+			switch mediaType {
+			case t:
+				s = 3
+			case "application/*":
+				s = 2
+			case "*/*":
+				s = 1
+			}
+			if s <= specific {
+				continue
+			}
+			specific, quality = s, 1
+			if q, ok := parameters["q"]; ok {
+				quality, _ = strconv.ParseFloat(q, 64)
+			}
+		}
+		if quality > most {
+			best, most = t, quality
+		}
+	}
+	return best
+}
 
 // methods are those that some path of the API takes.
 var methods = []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodDelete}
@@ -123,7 +161,7 @@ func (r *Registry) serve(c call) http.Handler {
 		if err != nil {
 			status, answer = r.failure(req, err)
 		}
-		w.Header().Set("Content-Type", contentType)
+		w.Header().Set("Content-Type", answerType(req.Header.Get("Accept")))
 		if h, ok := answer.(withHeader); ok {
 			maps.Copy(w.Header(), h.header)
 			answer = h.answer

@@ -85,6 +85,31 @@ func TestBodies(t *testing.T) {
 	}
 }
 
+// An answer has the type that the client would rather have, an error too.
+func TestAnswersHaveTheTypeThatIsAccepted(t *testing.T) {
+	h := newRegistry(t).Handler()
+	const general = "application/vnd.schemaregistry+json"
+	for accept, want := range map[string]string{
+		"": contentType, "*/*": contentType, "application/*": contentType, "text/html": contentType, ";;": contentType,
+		"application/json": "application/json",
+		"application/vnd.schemaregistry.v1+json, application/vnd.schemaregistry+json; q=0.9, application/json; q=0.5": contentType,
+		"application/json, */*; q=0.1":                          "application/json",
+		"application/json; q=0.5, " + general + ";q=0.9":        general,
+		"*/*, application/vnd.schemaregistry.v1+json; q=0":      general,
+		"application/json;q=x, application/*;q=0.2, text/plain": contentType,
+	} {
+		for _, path := range []string{"/subjects", "/subjects/none/versions", "/nothing"} {
+			req := httptest.NewRequest("GET", path, nil)
+			req.Header.Set("Accept", accept)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, req)
+			if got := w.Header().Get("Content-Type"); got != want {
+				t.Errorf("%s with Accept %q: %s, want %s", path, accept, got, want)
+			}
+		}
+	}
+}
+
 // Nesting is bounded before anything recurses.
 func TestDeepSchemas(t *testing.T) {
 	h := newRegistry(t).Handler()
