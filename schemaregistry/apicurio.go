@@ -23,10 +23,10 @@ const (
 func (r *Registry) apicurioCalls() map[string]call {
 	const artifacts = apicurioPath + "/groups/{group}/artifacts"
 	return map[string]call{
-		"POST " + artifacts:                                       r.createArtifact,
-		"GET " + artifacts + "/{subject}/meta":                    r.getArtifact,
-		"POST " + artifacts + "/{subject}/meta":                   r.lookUpArtifact,
-		"GET " + artifacts + "/{subject}/versions/{version}/meta": r.getArtifactVersion,
+		"POST " + artifacts:                                       inGroup(r.createArtifact),
+		"GET " + artifacts + "/{subject}/meta":                    inGroup(r.getArtifact),
+		"POST " + artifacts + "/{subject}/meta":                   inGroup(r.lookUpArtifact),
+		"GET " + artifacts + "/{subject}/versions/{version}/meta": inGroup(r.getArtifactVersion),
 		"GET " + apicurioPath + "/ids/{kind}/{id}":                r.getArtifactText,
 		"GET " + apicurioPath + "/ids/{kind}/{id}/references":     r.getArtifactReferences,
 	}
@@ -47,12 +47,14 @@ func answerArtifact(v metadata.SubjectVersion) artifactAnswer {
 	return artifactAnswer{apicurioGroup, v.Subject, strconv.Itoa(v.Version), v.Schema.Type, "ENABLED", v.Schema.ID, v.Schema.ID}
 }
 
-// checkGroup refuses groups other than the default one.
-func checkGroup(req *http.Request) error {
-	if g := req.PathValue("group"); g != apicurioGroup {
-		return badRequest(http.StatusNotFound, "There is no group %.50q, only %q: subjects have no groups", g, apicurioGroup)
+// inGroup refuses groups other than the default one.
+func inGroup(c call) call {
+	return func(req *http.Request) (any, error) {
+		if g := req.PathValue("group"); g != apicurioGroup {
+			return nil, badRequest(http.StatusNotFound, "There is no group %.50q, only %q: subjects have no groups", g, apicurioGroup)
+		}
+		return c(req)
 	}
-	return nil
 }
 
 // readContent is the body as a schema; its type is in a header.
@@ -73,9 +75,6 @@ func readContent(req *http.Request) (Request, error) {
 
 // createArtifact registers a schema in the subject that a header names.
 func (r *Registry) createArtifact(req *http.Request) (any, error) {
-	if err := checkGroup(req); err != nil {
-		return nil, err
-	}
 	q, err := readContent(req)
 	if err != nil {
 		return nil, err
@@ -101,9 +100,6 @@ func (r *Registry) getArtifact(req *http.Request) (any, error) {
 }
 
 func (r *Registry) getArtifactVersion(req *http.Request) (any, error) {
-	if err := checkGroup(req); err != nil {
-		return nil, err
-	}
 	v, err := r.version(req, false)
 	if err != nil {
 		return nil, err
@@ -113,9 +109,6 @@ func (r *Registry) getArtifactVersion(req *http.Request) (any, error) {
 
 // lookUpArtifact finds the version of an artifact by its content.
 func (r *Registry) lookUpArtifact(req *http.Request) (any, error) {
-	if err := checkGroup(req); err != nil {
-		return nil, err
-	}
 	q, err := readContent(req)
 	if err != nil {
 		return nil, err
