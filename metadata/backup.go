@@ -81,7 +81,7 @@ type Backup struct {
 
 	// The loop's own.
 	last    SnapshotInfo  // newest in the bucket; Number 0 if none
-	cost    time.Duration // of reading and packing the tables for it
+	cost    time.Duration // of reading and packing the tables for it that every snapshot has in whole
 	rebased bool          // a base may not be one any more since snapshots were deleted
 
 	wake       chan struct{} // cap 1: somebody waits
@@ -92,6 +92,7 @@ type Backup struct {
 	mu      sync.Mutex
 	started int64         // guarded by mu; snapshots begun
 	done    int64         // guarded by mu; the last one that counts
+	change  int64         // guarded by mu; the last change that it has
 	moved   chan struct{} // guarded by mu; closed and replaced when done or err changes
 	err     error         // guarded by mu; why there will be no more
 }
@@ -290,7 +291,7 @@ func (b *Backup) Err() error {
 
 // Close takes the last snapshot, unless ctx ends before, and ends the loop.
 func (b *Backup) Close(ctx context.Context) error {
-	err := b.wait(ctx, true)
+	err := b.wait(ctx, true, 0)
 	if errors.Is(err, ErrSuperseded) {
 		err = nil // it was told by Superseded
 	}
@@ -305,12 +306,16 @@ func (b *Backup) Close(ctx context.Context) error {
 
 // Durable returns when all changes that were committed before the call would survive the
 // loss of the database. With no backup that is at once.
-func (s *Store) Durable(ctx context.Context) error {
+func (s *Store) Durable(ctx context.Context) error { return s.durable(ctx, 0) }
+
+// durable is Durable for one who made that change, the last of a transaction, and waits for no other; 0 if it
+// has no number.
+func (s *Store) durable(ctx context.Context, change int64) error {
 	b := s.backup.Load()
 	if b == nil || invariant.Off("metadata-durable") {
 		return nil
 	}
-	return b.wait(ctx, true)
+	return b.wait(ctx, true, change)
 }
 
 // Settled is Durable that is in no hurry: it waits for the next snapshot but does not make
@@ -320,14 +325,18 @@ func (s *Store) Settled(ctx context.Context) error {
 	if b == nil || invariant.Off("metadata-settled") {
 		return nil
 	}
-	return b.wait(ctx, false)
+	return b.wait(ctx, false, 0)
 }
 
-// wait returns when a snapshot that begins after the call is in the bucket.
-func (b *Backup) wait(ctx context.Context, now bool) error {
+// wait returns when a snapshot that begins after the call is in the bucket, or any that has the change, if
+// it is not 0: of many who made theirs in one transaction the first to come here begins a snapshot for all.
+func (b *Backup) wait(ctx context.Context, now bool, change int64) error {
 	b.mu.Lock()
-	want := b.started + 1
+	want, enough := b.started+1, change > 0 && b.change >= change
 	b.mu.Unlock()
+	if enough {
+		return nil
+	}
 	if now {
 		select {
 		case b.wake <- struct{}{}:
@@ -336,9 +345,9 @@ func (b *Backup) wait(ctx context.Context, now bool) error {
 	}
 	for {
 		b.mu.Lock()
-		done, err, moved := b.done, b.err, b.moved
+		enough, err, moved := b.done >= want || change > 0 && b.change >= change, b.err, b.moved
 		b.mu.Unlock()
-		if done >= want {
+		if enough {
 			return nil
 		}
 		if err != nil {
@@ -363,7 +372,7 @@ func (b *Backup) begin() int64 {
 func (b *Backup) finish(turn int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.done = turn
+	b.done, b.change = turn, b.last.Change
 	b.moveLocked()
 }
 
@@ -390,10 +399,11 @@ func (b *Backup) moveLocked() {
 const backupRetry = 100 * time.Millisecond
 
 // backupShare bounds what snapshots cost: after one that takes a while, longer than a cheap one, so many times
-// as long passes until somebody who waits can have the next. They all share it.
+// as long passes until somebody who waits can have the next. They all share it. Schemas do not
+// count: those that changed are no fewer when they waited, and all are read when there are half as many more.
 const (
 	backupShare = 3
-	backupCheap = 10 * time.Millisecond
+	backupCheap = 5 * time.Millisecond
 )
 
 // run takes snapshots until ctx ends or the database is superseded.
@@ -547,7 +557,8 @@ func (b *Backup) prune(ctx context.Context) error {
 // read makes the next snapshot of the database as it is now; data is nil if it is the last one.
 func (b *Backup) read(ctx context.Context) (info SnapshotInfo, data []byte, err error) {
 	began := time.Now()
-	defer func() { b.cost = time.Since(began) }()
+	defer func() { b.cost += time.Since(began) }()
+	b.cost = 0
 	t, err := b.s.readers.BeginTx(ctx, &b.s.dialect.snapshot)
 	if err != nil {
 		return info, nil, fmt.Errorf("read the metadata: %w", err)
@@ -568,11 +579,11 @@ func (b *Backup) read(ctx context.Context) (info SnapshotInfo, data []byte, err 
 		return info, nil, fmt.Errorf("read the metadata: %w", err)
 	}
 	w := newSnapshotWriter(info)
-	if len(info.bases) > 0 {
-		err = copyDifference(ctx, t, info, w)
-	}
+	at := time.Now()
+	err = copySchemas(ctx, t, info, w)
+	b.cost -= time.Since(at)
 	for _, name := range tables {
-		if err == nil && (len(info.bases) == 0 || differenceQueries[name] == "") {
+		if err == nil && differenceQueries[name] == "" {
 			err = copyRows(ctx, t, name, w, `SELECT * FROM `+name)
 		}
 	}

@@ -223,6 +223,29 @@ func TestDurableBeforeAcknowledged(t *testing.T) {
 	})
 }
 
+// What a snapshot has already waits for no other, whoever began it; what none has does.
+func TestChangesShareASnapshot(t *testing.T) {
+	bucket := objectstore.NewMemory()
+	s := openStore(t, newSQLite(t), nil)
+	b := startBackup(t, s, bucket, BackupConfig{Interval: time.Hour})
+	registerSchema(t, s, "a", `"int"`)
+	change := counters(t, s)["change"]
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.durable(ended, change); err != nil {
+		t.Fatalf("change %d is in a snapshot: %v", change, err)
+	}
+	if err := s.durable(ended, change+1); !errors.Is(err, context.Canceled) {
+		t.Fatalf("change %d is in none: %v", change+1, err)
+	}
+	if err := s.durable(ended, 0); !errors.Is(err, context.Canceled) {
+		t.Fatalf("a change without a number waits for a snapshot that is begun: %v", err)
+	}
+	if err := b.Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A trim waits for no snapshot. A database from before it has the older start, and all that is
 // behind that; one from after it the newer.
 func TestTrimIsRestoredAsItWas(t *testing.T) {

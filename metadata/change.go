@@ -53,6 +53,7 @@ func (t *tx) change(kind ChangeKind, subject any) error {
 		seq, t.s.now().UnixMilli(), string(kind), fmt.Sprint(subject)); err != nil {
 		return fmt.Errorf("change log: %w", err)
 	}
+	t.last = seq
 	if seq%pruneChanges == 0 {
 		if _, err := t.exec(`DELETE FROM change_log WHERE seq <= $1`, seq-keepChanges); err != nil {
 			return fmt.Errorf("prune change log: %w", err)

@@ -57,16 +57,29 @@ func (b *Backup) chooseBases(ctx context.Context, t *sql.Tx, info *SnapshotInfo)
 	return t.QueryRowContext(ctx, `SELECT count(*) FROM subject`).Scan(&info.subjects)
 }
 
-// copyDifference writes what a snapshot has of the tables of the registry beyond its bases.
-func copyDifference(ctx context.Context, q queryer, info SnapshotInfo, w *snapshotWriter) error {
-	since := info.bases[len(info.bases)-1].change
-	err := copyRows(ctx, q, changedSubject, w, `SELECT DISTINCT subject FROM change_log WHERE seq > $1 AND kind = 'schema'`, since)
-	for _, name := range snapshotTables {
-		if query := differenceQueries[name]; query != "" && err == nil {
-			err = copyRows(ctx, q, name, w, query, since)
+// copySchemas writes the tables of the registry, or what a snapshot has of them beyond its bases.
+func copySchemas(ctx context.Context, q queryer, info SnapshotInfo, w *snapshotWriter) error {
+	whole := len(info.bases) == 0
+	var since []any
+	if !whole {
+		since = []any{info.bases[len(info.bases)-1].change}
+		if err := copyRows(ctx, q, changedSubject, w, `SELECT DISTINCT subject FROM change_log WHERE seq > $1 AND kind = 'schema'`, since...); err != nil {
+			return err
 		}
 	}
-	return err
+	for _, name := range snapshotTables {
+		query, ok := differenceQueries[name]
+		if !ok {
+			continue
+		}
+		if whole {
+			query = `SELECT * FROM ` + name
+		}
+		if err := copyRows(ctx, q, name, w, query, since...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // A loader fills the tables of an empty database from a snapshot, after those that it is a difference to.

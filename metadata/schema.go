@@ -329,6 +329,7 @@ func (s *Store) RegisterSchema(ctx context.Context, subject Subject, version int
 func (s *Store) AddVersion(ctx context.Context, subject Subject, v SubjectVersion) (SubjectVersion, error) {
 	schema := v.Schema
 	what := fmt.Sprintf("register schema of %s", subject.Name)
+	var change int64
 	err := s.updateTogether(ctx, what, func(t *tx) error {
 		if err := t.reviseSubject(subject); err != nil {
 			return err
@@ -346,12 +347,14 @@ func (s *Store) AddVersion(ctx context.Context, subject Subject, v SubjectVersio
 				return err
 			}
 		}
-		return t.change(ChangeSchema, v.Subject)
+		err = t.change(ChangeSchema, v.Subject)
+		change = t.last
+		return err
 	})
 	if err != nil {
 		return v, err
 	}
-	if err := s.Durable(ctx); err != nil {
+	if err := s.durable(ctx, change); err != nil {
 		return v, fmt.Errorf("%s: %w", what, err)
 	}
 	return v, nil

@@ -196,6 +196,7 @@ type tx struct {
 	*sql.Tx
 	ctx      context.Context
 	s        *Store
+	last     int64                // number of the last change, 0 if it has made none
 	prepared map[string]*sql.Stmt // statements that many changes share; nil if each is prepared for itself
 }
 
@@ -272,10 +273,16 @@ func (s *Store) updateAs(ctx context.Context, node streamstore.Node, what string
 // updateDurably is update of what must be in the bucket before it is acknowledged. If
 // waiting for that fails the change was made, but may be lost with the database.
 func (s *Store) updateDurably(ctx context.Context, what string, fn func(*tx) error) error {
-	if err := s.update(ctx, what, fn); err != nil {
+	var last int64
+	err := s.update(ctx, what, func(t *tx) error {
+		err := fn(t)
+		last = t.last
+		return err
+	})
+	if err != nil {
 		return err
 	}
-	if err := s.Durable(ctx); err != nil {
+	if err := s.durable(ctx, last); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
@@ -283,13 +290,12 @@ func (s *Store) updateDurably(ctx context.Context, what string, fn func(*tx) err
 
 // updateDurablyAs is updateDurably on behalf of a node.
 func (s *Store) updateDurablyAs(ctx context.Context, node streamstore.Node, what string, fn func(*tx) error) error {
-	if err := s.updateAs(ctx, node, what, fn); err != nil {
-		return err
-	}
-	if err := s.Durable(ctx); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	return nil
+	return s.updateDurably(ctx, what, func(t *tx) error {
+		if err := t.checkNode(node); err != nil {
+			return err
+		}
+		return fn(t)
+	})
 }
 
 func (t *tx) checkNode(node streamstore.Node) error {
