@@ -100,3 +100,24 @@ func TestDumpShowsNoSecrets(t *testing.T) {
 		t.Fatalf("want %q in:\n%s", want, out.String())
 	}
 }
+
+func TestGroupConfigs(t *testing.T) {
+	eachEngine(t, func(t *testing.T, d database) {
+		s := openStore(t, d, nil)
+		for _, change := range []struct {
+			set    map[string]string
+			remove []string
+		}{{set: map[string]string{"a": "1", "b": "2"}}, {set: map[string]string{"a": "3"}, remove: []string{"b", "c"}}} {
+			if err := s.AlterGroupConfig(t.Context(), "g", change.set, change.remove); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.AlterGroupConfig(t.Context(), "h", map[string]string{"b": "4"}, nil); err != nil {
+			t.Fatal(err)
+		}
+		all, err := s.GroupConfigs(t.Context())
+		if diff := cmp.Diff(all, map[string]map[string]string{"g": {"a": "3"}, "h": {"b": "4"}}); err != nil || diff != "" {
+			t.Fatalf("%v (-got +want):\n%s", err, diff)
+		}
+	})
+}
