@@ -155,3 +155,29 @@ func TestShareGroup(t *testing.T) {
 		}
 	}
 }
+
+// The tools that come with Kafka consume in a share group, and say and change how far it is.
+func TestKafkaToolsOfShareGroups(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	k := startKafkaTools(t, s)
+	const shareTool = "consumer.group.ShareGroupCommand"
+	k.session([]toolRun{
+		{"", topicTool, "--create --topic jobs --partitions 1", 0, nil},
+		{"one\ntwo\nthree\n", "ConsoleProducer", "--topic jobs", 0, nil},
+		{"", configTool, "--alter --entity-type groups --entity-name w --add-config share.auto.offset.reset=earliest,share.record.lock.duration.ms=60000", 0, []string{"Completed updating config"}},
+		{"", configTool, "--describe --entity-type groups --entity-name w", 0, []string{"share.auto.offset.reset=earliest", "share.record.lock.duration.ms=60000"}},
+		{"", configTool, "--describe --entity-type groups", 0, []string{"w"}},
+		{"", "consumer.ConsoleShareConsumer", "--topic jobs --group w --max-messages 3 --timeout-ms 60000", 0, []string{"one", "two", "three", "a total of 3 messages"}},
+		{"", shareTool, "--list", 0, []string{"w"}},
+		{"", "GroupsCommand", "--list", 0, []string{"w", "Share"}},
+		{"", shareTool, "--describe --group w --state", 0, []string{"Empty"}},
+		{"", shareTool, "--describe --group w --members", 0, nil},
+		{"", shareTool, "--describe --group w", 0, []string{"jobs", "3"}},
+		{"", shareTool, "--reset-offsets --group w --topic jobs --to-earliest --execute", 0, []string{"jobs"}},
+		{"", "consumer.ConsoleShareConsumer", "--topic jobs --group w --max-messages 3 --timeout-ms 60000 --reject", 0, []string{"one", "a total of 3 messages"}},
+		{"", shareTool, "--delete-offsets --group w --topic jobs", 0, []string{"Successful"}},
+		{"", "VerifiableShareConsumer", "--topic jobs --group-id w --max-messages 3", 0, []string{"records_consumed", "offsets_acknowledged"}},
+		{"", shareTool, "--delete --group w", 0, []string{"successful"}},
+	}, "--bootstrap-server", s.kafka)
+}
