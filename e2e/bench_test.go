@@ -743,6 +743,7 @@ func BenchmarkManySchemas(b *testing.B) {
 			}
 			return time.Since(start)
 		}
+		cpu := s.scrape()[cpuMetric]
 		took := all(*schemas/versions, func(cl *sr.Client, i int) error {
 			for v := range versions {
 				if _, err := cl.RegisterSchema(b.Context(), fmt.Sprintf("events-%d-value", i), sr.Schema{Schema: clickSchema(i, v)}, -1, -1); err != nil {
@@ -752,6 +753,7 @@ func BenchmarkManySchemas(b *testing.B) {
 			return nil
 		})
 		b.ReportMetric(float64(*schemas)/took.Seconds(), "registrations/s")
+		b.ReportMetric((s.scrape()[cpuMetric]-cpu)*1e3/float64(*schemas), "server_cpu_ms/registration")
 		s.stop()
 		start := time.Now()
 		s.start()
