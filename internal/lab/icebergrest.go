@@ -26,8 +26,9 @@ func IcebergREST(t testing.TB, warehouse, s3 string) (uri string) {
 func IcebergRESTOn(t testing.TB, port int, data, warehouse, s3 string) (stop func()) {
 	t.Helper()
 	args := Path(t, "iceberg-rest", "java.args")
+	// With one connection: of two, one may keep the database locked for the other for minutes.
 	cmd := exec.Command("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "@"+args, "org.apache.iceberg.rest.LocalRest", fmt.Sprint(port),
-		"uri=jdbc:sqlite:"+filepath.Join(data, "catalog.db"), "warehouse="+warehouse)
+		"uri=jdbc:sqlite:"+filepath.Join(data, "catalog.db"), "clients=1", "warehouse="+warehouse)
 	if s3 != "" {
 		cmd.Args = append(cmd.Args, "io-impl=org.apache.iceberg.aws.s3.S3FileIO", "s3.endpoint="+s3,
 			"s3.path-style-access=true", "s3.access-key-id="+AccessKey, "s3.secret-access-key="+SecretKey, "client.region="+Region)
