@@ -30,8 +30,9 @@ type shareGroup struct {
 	// Not durable.
 	target      map[string]partitionSet
 	targetEpoch int32
-	seen        *Topics // topics when hash was last looked at
-	joined      int     // counts joins, for a stable order
+	seen        *Topics       // topics when hash was last looked at
+	joined      int           // counts joins, for a stable order
+	session     time.Duration // of the group, as last told; zero: the default
 }
 
 // A shareMember is a member of it.
@@ -152,6 +153,15 @@ func (s *State) shareHeartbeat(now time.Time, req *kmsg.ShareGroupHeartbeatReque
 		return err
 	}
 	s.subscribeShare(g, m, req, client, topics, now, step)
+	if c.session != timeouts.Session { // it was set anew, or is not known since a replay
+		c.session = timeouts.Session
+		for _, m := range c.members {
+			if latest := now.Add(c.session); m.expires.After(latest) {
+				m.expires = latest
+				s.wakeBy(latest)
+			}
+		}
+	}
 	m.expires = now.Add(timeouts.Session)
 	s.wakeBy(m.expires)
 	if c.target == nil || c.targetEpoch != c.epoch {
@@ -306,7 +316,7 @@ func (s *State) removeShare(g *group, m *shareMember, now time.Time, step *shard
 func (s *State) tickShare(g *group, now time.Time, step *shard.Step) {
 	for _, m := range g.share.ordered() {
 		if m.expires.IsZero() {
-			m.expires = now.Add(s.cfg.ShareSession)
+			m.expires = now.Add(cmp.Or(g.share.session, s.cfg.ShareSession))
 		}
 		if !now.Before(m.expires) {
 			s.removeShare(g, m, now, step)

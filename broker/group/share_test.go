@@ -188,6 +188,31 @@ func TestShareMembership(t *testing.T) {
 	}
 }
 
+// A session timeout that is set holds for members that are silent, too: those of which a coordinator
+// that has restarted only knows that they were there.
+func TestShareSessionTimeoutIsSet(t *testing.T) {
+	s := newShareScript(t)
+	s.heartbeat("silent", 0, "t")
+	s.restart(true)
+	s.apply(s.state.Tick(s.now).Records)
+	req := kmsg.NewPtrShareGroupHeartbeatRequest()
+	req.Version, req.GroupID, req.MemberID, req.SubscribedTopicNames = 1, "g", "other", []string{"t"}
+	s.apply(s.state.ShareHeartbeat(s.now, 1, req, ShareTimeouts{10 * time.Second, time.Second}, Client{}, s.topics).Records)
+	s.now = s.now.Add(9 * time.Second)
+	if wake := s.state.Wake(); wake.After(s.now.Add(time.Second)) {
+		t.Fatalf("looks again at %v, and a session ends a second after %v", wake, s.now)
+	}
+	s.apply(s.state.Tick(s.now).Records)
+	if n := len(s.state.groups["g"].share.members); n != 2 {
+		t.Fatalf("%d members before the session ends", n)
+	}
+	s.now = s.now.Add(time.Second)
+	s.apply(s.state.Tick(s.now).Records)
+	if n := len(s.state.groups["g"].share.members); n != 0 {
+		t.Errorf("%d members after it", n)
+	}
+}
+
 // What was delivered is kept for the last leader that has loaded it, as long as nobody replaced it;
 // others are refused. It survives a restart, and goes with its topic and its group.
 func TestShareState(t *testing.T) {

@@ -12,7 +12,7 @@ import org.apache.kafka.common.serialization.StringDeserializer;
  * Takes numbers from a topic in a share group, and acknowledges each: those that end in 7 it rejects,
  * those that end in 3 it releases when they come for the first time, the others it accepts. It prints
  * "got VALUE DELIVERIES" for each record, and "accept VALUE", "release VALUE" or "reject VALUE" once the
- * server has confirmed it, until it is told to end: then it closes and prints "left".
+ * server has confirmed it, or the same behind "unsure" if it has not, from "ready" until it is told to end: then it closes and prints "left".
  *
  * <p>ShareConsumer HOST:PORT GROUP TOPIC
  */
@@ -33,6 +33,7 @@ public class ShareConsumer {
                 Thread.currentThread().interrupt();
             }
         }));
+        System.out.println("ready");
         consumer.subscribe(List.of(args[2]));
         try {
             while (true) {
@@ -48,11 +49,11 @@ public class ShareConsumer {
                     consumer.acknowledge(r, type);
                     done.add(type + " " + r.value());
                 }
-                // Of what fails, all that was acknowledged together counts as not done.
+                // Of what fails, all that was acknowledged together may be done or not.
                 if (consumer.commitSync().values().stream().allMatch(e -> e.isEmpty())) {
                     done.forEach(System.out::println);
                 } else {
-                    System.out.println("# not confirmed: " + done);
+                    done.forEach(d -> System.out.println("unsure " + d));
                 }
                 System.out.flush();
             }
