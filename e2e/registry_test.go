@@ -1,13 +1,18 @@
 package e2e
 
 import (
+	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/twmb/franz-go/pkg/sr"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/tabletopic/tabletopic/internal/lab"
 )
@@ -70,6 +75,72 @@ func TestConfluentSerializersWithReferences(t *testing.T) {
 		got := l.query(t, s, "duckdb", `SELECT id, page.path AS path FROM ice.default.`+name+`_visits`)
 		if want := "id,path\n1,/" + name + "/1\n2,/" + name + "/2\n3,/" + name + "/3\n"; got != want {
 			t.Errorf("the table of %s has\n%swant\n%s", topics[i], got, want)
+		}
+	}
+}
+
+// Three servers register thousands of schemas at once, each of them at two servers, while one after the other is
+// killed: no schema has two ids, and no id two schemas, whichever server is asked.
+func TestSchemaIDsThroughKills(t *testing.T) {
+	t.Parallel()
+	const workers, each = 16, 100
+	shared := []string{"--metadata", lab.Postgres(t), "--object-store", "file://" + t.TempDir()}
+	var servers []*server
+	var urls []string
+	for i := range 3 {
+		s := startServer(t, append([]string{"--node-id", strconv.Itoa(i + 1)}, shared...)...)
+		servers, urls = append(servers, s), append(urls, s.registryURL())
+	}
+	var clients []*sr.Client
+	for i := range 3 {
+		cl, err := sr.NewClient(sr.URLs(append(urls[i:3:3], urls[:i]...)...)) // the others if one does not answer
+		if err != nil {
+			t.Fatal(err)
+		}
+		clients = append(clients, cl)
+	}
+	var mu sync.Mutex
+	ids, texts := map[string]int{}, map[int]string{}
+	registered := make(chan struct{}, 2*workers*each)
+	var all errgroup.Group
+	for w := range workers {
+		all.Go(func() error {
+			for i := range each {
+				text := fmt.Sprintf(`{"type":"enum","name":"E%d","symbols":["A"]}`, (w/2)*each+i) // as another worker does
+				added, err := clients[(w+i)%3].CreateSchema(t.Context(), fmt.Sprintf("s-%d-%d", w, i), sr.Schema{Schema: text})
+				if err != nil {
+					return fmt.Errorf("worker %d schema %d: %w", w, i, err)
+				}
+				mu.Lock()
+				if was, ok := ids[text]; ok && was != added.ID {
+					t.Errorf("%s has the ids %d and %d", text, was, added.ID)
+				}
+				if was, ok := texts[added.ID]; ok && was != text {
+					t.Errorf("id %d is %s and %s", added.ID, was, text)
+				}
+				ids[text], texts[added.ID] = added.ID, text
+				mu.Unlock()
+				registered <- struct{}{}
+			}
+			return nil
+		})
+	}
+	for _, s := range servers {
+		for range workers * each / 5 {
+			<-registered
+		}
+		s.kill()
+		s.start()
+	}
+	if err := all.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if len(ids) != workers/2*each || len(texts) != len(ids) {
+		t.Fatalf("%d schemas have %d ids, want %d", len(ids), len(texts), workers/2*each)
+	}
+	for id, text := range texts {
+		if got, err := clients[id%3].SchemaByID(t.Context(), id); err != nil || got.Schema != text {
+			t.Errorf("id %d: %s, %v, want %s", id, got.Schema, err, text)
 		}
 	}
 }
