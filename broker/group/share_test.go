@@ -1,15 +1,18 @@
 package group
 
 import (
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -283,5 +286,33 @@ func TestShareState(t *testing.T) {
 	s.apply(s.state.Delete(1, "g").Records)
 	if s.restart(false); s.state.groups["g"] != nil {
 		t.Error("a group that was deleted is back")
+	}
+}
+
+// What a release has written of deliveries is read by later ones.
+func TestShareStateFormat(t *testing.T) {
+	p := partitionID{uuid.UUID{1, 2, 3}, 4}
+	want := shareState{stateEpoch: 5, leaderEpoch: 6, known: true, saved: share.Saved{Start: 300, Ranges: []share.Range{{Length: 3, Deliveries: 2}}}}
+	const key = "03e8" + "000167" + "01020300000000000000000000000000" + "00000004"
+	const value = "0000" + "00000005" + "00000006" + "01" + "07d80401030002" + "00"
+	r := shareStateRecord("g", p, &want)
+	if k, v := hex.EncodeToString(r.Key), hex.EncodeToString(r.Value); k != key || v != value {
+		t.Errorf("written as %s = %s, was %s = %s", k, v, key, value)
+	}
+	r.Key, _ = hex.DecodeString(key)
+	r.Value, _ = hex.DecodeString(value)
+	s := NewState(Config{})
+	if err := s.Replay(r); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.groups["g"].share.states[p]; !reflect.DeepEqual(got, want) {
+		t.Errorf("read as %+v, was %+v", got, want)
+	}
+	for n := range r.Value {
+		cut := r
+		cut.Value = r.Value[:n]
+		if err := NewState(Config{}).Replay(cut); err == nil {
+			t.Errorf("%d of %d bytes are read", n, len(r.Value))
+		}
 	}
 }
