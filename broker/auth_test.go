@@ -408,7 +408,7 @@ func TestEveryRequestNeedsItsRights(t *testing.T) {
 	shareGroup := func() {
 		for _, epoch := range []int32{0, -1} {
 			req := kmsg.NewPtrShareGroupHeartbeatRequest()
-			req.Version, req.GroupID, req.MemberID, req.MemberEpoch, req.SubscribedTopicNames = 1, "shared", "m", epoch, []string{"n"}
+			req.Version, req.GroupID, req.MemberID, req.MemberEpoch, req.SubscribedTopicNames = 1, "n-shared", "m", epoch, []string{"n"}
 			if resp, err := b.groups.ShareHeartbeat(t.Context(), req, b.groups.ShareTimeouts(), group.Client{}); err != nil || resp.ErrorCode != 0 {
 				t.Fatal(err, resp)
 			}
@@ -416,16 +416,16 @@ func TestEveryRequestNeedsItsRights(t *testing.T) {
 	}
 	fill[kmsg.DescribeShareGroupOffsets] = func(r kmsg.Request) {
 		shareGroup()
-		r.(*kmsg.DescribeShareGroupOffsetsRequest).Groups = []kmsg.DescribeShareGroupOffsetsRequestGroup{{GroupID: "shared", Topics: []kmsg.DescribeShareGroupOffsetsRequestGroupTopic{{Topic: "n", Partitions: []int32{0}}}}}
+		r.(*kmsg.DescribeShareGroupOffsetsRequest).Groups = []kmsg.DescribeShareGroupOffsetsRequestGroup{{GroupID: "n-shared", Topics: []kmsg.DescribeShareGroupOffsetsRequestGroupTopic{{Topic: "n", Partitions: []int32{0}}}}}
 	}
 	for key, set := range map[kmsg.Key]func(kmsg.Request){
 		kmsg.AlterShareGroupOffsets: func(r kmsg.Request) {
 			shareGroup()
-			r.(*kmsg.AlterShareGroupOffsetsRequest).GroupID = "shared"
+			r.(*kmsg.AlterShareGroupOffsetsRequest).GroupID = "n-shared"
 		},
 		kmsg.DeleteShareGroupOffsets: func(r kmsg.Request) {
 			shareGroup()
-			r.(*kmsg.DeleteShareGroupOffsetsRequest).GroupID = "shared"
+			r.(*kmsg.DeleteShareGroupOffsetsRequest).GroupID = "n-shared"
 		},
 		kmsg.JoinGroup:    func(r kmsg.Request) { r.(*kmsg.JoinGroupRequest).Group = "n" },
 		kmsg.SyncGroup:    func(r kmsg.Request) { r.(*kmsg.SyncGroupRequest).Group = "n" },
@@ -520,8 +520,8 @@ func parseRight(t *testing.T, text string) metadata.ACL {
 	switch typ {
 	case onCluster:
 		resource = cluster
-	case onGroup:
-		resource = "*"
+	case onGroup: // share groups have another name than the others: "n-shared"
+		pattern = kmsg.ACLResourcePatternTypePrefixed
 	}
 	return metadata.ACL{ResourceType: int8(typ), ResourceName: resource, PatternType: int8(pattern),
 		Principal: "User:alice", Host: "*", Operation: int8(op), Permission: int8(kmsg.ACLPermissionTypeAllow)}
