@@ -1,6 +1,8 @@
 package node
 
 import (
+	"crypto/tls"
+	"crypto/x509/pkix"
 	"io"
 	"log/slog"
 	"net/http"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/tabletopic/tabletopic/internal/lab"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/schemaregistry"
 	"github.com/tabletopic/tabletopic/security"
@@ -64,6 +67,52 @@ func TestBearerNoneIsNobody(t *testing.T) {
 		resp.Body.Close()
 		if resp.StatusCode != c.want {
 			t.Errorf("%s with token %s: %d, want %d", c.protocol, c.token, resp.StatusCode, c.want)
+		}
+	}
+}
+
+// With mutual TLS a certificate names its client to the registry too, by the same rules as to the broker; who has none, or one
+// that nobody signed, does not get in.
+func TestCertificatesNameClientsOfTheRegistry(t *testing.T) {
+	a := lab.NewAuthority(t)
+	a.Sign("server", pkix.Name{CommonName: "server"})
+	a.Sign("admin", pkix.Name{CommonName: "admin", Organization: []string{"Oak"}})
+	a.Sign("bob", pkix.Name{CommonName: "Bob", Organization: []string{"Oak"}})
+	stranger := lab.NewAuthority(t)
+	stranger.Sign("admin", pkix.Name{CommonName: "admin", Organization: []string{"Oak"}})
+	n := openNode(t, func(c *Config) {
+		c.KafkaProtocol, c.HTTPTLS, c.TLSClientAuth, c.SuperUsers = "SSL", true, "required", "User:admin"
+		c.TLSCert, c.TLSKey, c.TLSClientCA = a.Path("server.pem"), a.Path("server.key"), a.Path("ca.pem")
+		c.TLSPrincipals = "RULE:^CN=([^,]+),.*$/$1/L"
+	})
+	ask := func(cfg *tls.Config, method, path, body string) (int, error) {
+		client := &http.Client{Transport: &http.Transport{TLSClientConfig: cfg, DisableKeepAlives: true}}
+		req, err := http.NewRequestWithContext(t.Context(), method, "https://"+n.HTTPAddr()+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return 0, err
+		}
+		resp.Body.Close()
+		return resp.StatusCode, nil
+	}
+	const path, schema = "/subjects/clicks-value/versions", `{"schema":"\"string\""}`
+	for _, c := range []struct {
+		who    string
+		method string
+		want   int
+	}{{"bob", "POST", 403}, {"admin", "POST", 200}, {"bob", "GET", 403}, {"admin", "GET", 200}} {
+		if got, err := ask(a.Client(c.who), c.method, path, schema); err != nil || got != c.want {
+			t.Errorf("%s %s: %d %v, want %d", c.who, c.method, got, err, c.want)
+		}
+	}
+	forged := a.Client("")
+	forged.Certificates = stranger.Client("admin").Certificates
+	for what, cfg := range map[string]*tls.Config{"none": a.Client(""), "one that nobody signed": forged} {
+		if got, err := ask(cfg, "GET", path, ""); err == nil {
+			t.Errorf("with %s: %d", what, got)
 		}
 	}
 }
