@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/apache/iceberg-go/table"
 
@@ -163,6 +165,34 @@ func (p *path) expireToOne() {
 	if _, err := p.catalog.Catalog.(*catalogsql.Catalog).CommitTable(context.Background(), p.ident(), nil, []table.Update{table.NewRemoveSnapshotsUpdate(old, false)}); err != nil {
 		p.t.Fatal(err)
 	}
+}
+
+// The control log is trimmed before worker and coordinator have read all of it: they begin their round anew, and no record comes
+// twice or stays away.
+func TestControlEventsAreLost(t *testing.T) {
+	p := newPath(t, 2)
+	p.cfg.Timeout = 100 * time.Millisecond
+	var mu sync.Mutex
+	r, lost := rand.New(rand.NewPCG(1, 0)), 0
+	p.control.Refuse(func(control.Event) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if lost < 10 && r.IntN(3) == 0 {
+			lost = p.control.Trim()
+		}
+		return nil
+	})
+	p.start()
+	rows := int64(0)
+	for done := false; !done; {
+		p.produce(5)
+		rows += 10
+		p.committed()
+		mu.Lock()
+		done = lost >= 10
+		mu.Unlock()
+	}
+	p.exact(rows, 0)
 }
 
 // Events of the control log that come again, at once or late, make no record come twice and

@@ -12,6 +12,8 @@ import (
 type Memory struct {
 	mu      sync.Mutex
 	entries []memoryEntry     // guarded by mu
+	start   int               // guarded by mu; of entries, what is kept
+	lost    int               // guarded by mu; tails that fell behind it
 	grown   chan struct{}     // guarded by mu; closed when entries grow
 	refuse  func(Event) error // guarded by mu
 }
@@ -26,6 +28,14 @@ func (m *Memory) Refuse(fn func(Event) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.refuse = fn
+}
+
+// Trim lets go of all events, also for tails that have not read them yet. It returns how many tails have met that.
+func (m *Memory) Trim() (lost int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.start = len(m.entries)
+	return m.lost
 }
 
 // Append implements Log.
@@ -89,6 +99,11 @@ type memoryTail struct {
 func (t *memoryTail) Next(ctx context.Context) (Event, error) {
 	for {
 		t.m.mu.Lock()
+		if t.next < t.m.start {
+			t.m.lost++
+			t.m.mu.Unlock()
+			return nil, ErrLost
+		}
 		for t.next < len(t.m.entries) {
 			e := t.m.entries[t.next]
 			t.next++

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"testing"
@@ -113,6 +114,55 @@ func seen(r *topicTail) bool {
 	r.member.hub.mu.Lock()
 	defer r.member.hub.mu.Unlock()
 	return r.member.hub.seen == r.p.Offsets().HighWatermark
+}
+
+// A tail that has not read what the log lost is told so, and begins behind it when it is opened again.
+func TestTailThatFellBehindIsTold(t *testing.T) {
+	log := openTopic(t, 1)
+	topic := uuid.New()
+	tail, err := log.Tail(topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tail.Close()
+	for i := range 3 {
+		if err := log.Append(t.Context(), topic, Needed{Writer{Schema: int32(i)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if e, err := tail.Next(t.Context()); err != nil || e.(Needed).Writer.Schema != 0 {
+		t.Fatalf("event 0: %#v %v", e, err)
+	}
+	p := tail.(*topicTail).p
+	if _, err := p.DeleteRecords(t.Context(), p.Offsets().HighWatermark); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		e, err := tail.Next(t.Context())
+		if errors.Is(err, ErrLost) {
+			break
+		}
+		if err != nil || e.(Needed).Writer.Schema > 2 {
+			t.Fatalf("%#v %v, want %v", e, err, ErrLost)
+		}
+		if err := log.Append(t.Context(), topic, Needed{Writer{Schema: 2}}); err != nil { // what was read already is given first
+			t.Fatal(err)
+		}
+		if _, err := p.DeleteRecords(t.Context(), p.Offsets().HighWatermark); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again, err := log.Tail(topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if err := log.Append(t.Context(), topic, Needed{Writer{Schema: 7}}); err != nil {
+		t.Fatal(err)
+	}
+	if e, err := again.Next(t.Context()); err != nil || e.(Needed).Writer.Schema != 7 {
+		t.Fatalf("behind what was lost: %#v %v", e, err)
+	}
 }
 
 // Events of other topics do not wake a tail: they cost it nothing.
