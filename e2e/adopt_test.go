@@ -60,14 +60,20 @@ assert "schema.name-mapping.default" in t.properties`)
 		header := registerSchema(t, s, topic+"-value", visit)
 		produceAll(t, s, topic, encoded(t, header, visit, obj{"id": 1, "text": "ours", "moment": time.UnixMicro(micros)}), encoded(t, header, visit, obj{"id": 2, "text": "ours", "moment": time.UnixMicro(-1)}))
 	}
-	const want = "id,text,moment\n" +
-		"-1,theirs,2026-01-02T03:04:05.000000\n1,ours,2023-11-14T22:13:20.123456\n2,ours,1969-12-31T23:59:59.999999\n"
+	onlyHere := map[string]string{"by_pyiceberg": "x", "by_spark": "5", "by_trino": "1.50"} // null in our rows
 	for topic, engines := range readers {
 		waitForTable(t, s, topic, 3, time.Minute)
+		want := "id,text,moment\n-1,theirs,2026-01-02T03:04:05.000000\n1,ours,2023-11-14T22:13:20.123456\n2,ours,1969-12-31T23:59:59.999999\n"
+		if v := onlyHere[topic]; v != "" {
+			want = strings.NewReplacer("moment\n", "moment,only_here\n", "05.000000\n", "05.000000,"+v+"\n", "20.123456\n", "20.123456,NULL\n", "59.999999\n", "59.999999,NULL\n").Replace(want)
+		}
 		for _, engine := range engines {
 			columns := "id, text AS text, moment" // whatever the case of the table's column
 			if engine == "pyiceberg" {
 				columns = "id, text, moment"
+			}
+			if onlyHere[topic] != "" {
+				columns += ", only_here"
 			}
 			got := l.query(t, s, engine, "SELECT "+columns+" FROM ice.default."+topic)
 			if got != want {

@@ -176,6 +176,55 @@ func TestCompactedTopic(t *testing.T) {
 	want.check(t, "kafkajs", tabbed(run(t, []string{"NODE_PATH=" + filepath.Join(lab.Home(), "kafkajs", "node_modules")}, "timeout", "120", "node", "lab/clients/state.js", s.kafka, "state")))
 }
 
+// A compacted topic may have a table, which is one of what happened: each record is a row, tombstones too, also those that the
+// log has no more, because the cleaner waits for the table.
+func TestCompactedTopicHasATable(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "--upload-interval", "100ms", "--compaction-interval", "150ms", "--compaction-force-split", "500ms",
+		"--log-cleaner-interval", "50ms", "--metadata-snapshot-interval", "200ms")
+	s.createTopic("state", 1, 300*time.Millisecond, "cleanup.policy", "compact", "min.cleanable.dirty.ratio", "0.01", "delete.retention.ms", "0",
+		"table.topic.key.format", "string", "table.topic.key.column", "k")
+	header := registerSchema(t, s, "state-value", eventSchema)
+	cl := s.client(kgo.DefaultProduceTopic("state"))
+	const rounds, keys = 60, 5
+	want := []string{}
+	for i := range rounds {
+		if i == rounds/2 {
+			s.kill()
+			s.start()
+		}
+		for k := range keys {
+			r := &kgo.Record{Key: fmt.Append(nil, "key", k), Value: encoded(t, header, eventSchema, event{int64(i), fmt.Sprint("v", k)})}
+			line := fmt.Sprintf("%d,v%d,key%d", i, k, k)
+			if k == 0 && i%2 == 1 {
+				r.Value, line = nil, "NULL,NULL,key0"
+			}
+			if err := cl.ProduceSync(context.Background(), r).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+			want = append(want, line)
+		}
+	}
+	waitForTable(t, s, "state", rounds*keys, 3*time.Minute)
+	eventually(t, 5*time.Minute, "the log is compacted", func() error {
+		<-time.After(time.Second) // the cleaner gives way to readers
+		if n := len(readUntil(t, s, func(r *kgo.Record) bool { return r.Offset == rounds*keys-1 })); n > rounds*keys/4 {
+			return fmt.Errorf("%d of %d records are left", n, rounds*keys)
+		}
+		return nil
+	})
+	slices.Sort(want)
+	text := "id,text,k\n" + strings.Join(want, "\n") + "\n"
+	for _, engine := range []string{"duckdb", "pyiceberg"} {
+		if got := run(t, nil, "lab/query", engine, "--uri", s.catalogURL(), "--sort", "SELECT id, text, k FROM ice.default.state"); got != text {
+			t.Errorf("%s: %s", engine, diffLines(text, got))
+		}
+	}
+	if out, code := s.cli("", "table", "verify", "state", "--deep"); code != 0 {
+		t.Errorf("table verify: exit %d\n%s", code, out)
+	}
+}
+
 func stateProducer(s *server, n int) *kgo.Client {
 	return s.client(kgo.DefaultProduceTopic("state"), kgo.TransactionalID(fmt.Sprint("state-", n)), kgo.ProducerBatchCompression(kgo.NoCompression()), kgo.RecordDeliveryTimeout(10*time.Second), kgo.MaxProduceRequestsInflightPerBroker(1))
 }
@@ -223,28 +272,34 @@ func transactState(ctx context.Context, s *server, r *rand.Rand, n, keys int, wa
 // readState reads the topic as far as the record with the key "end".
 func readState(t testing.TB, s *server) (records [][2]string) {
 	t.Helper()
+	return readUntil(t, s, func(r *kgo.Record) bool { return string(r.Key) == "end" })
+}
+
+// readUntil reads keys and values of the topic as far as the last record.
+func readUntil(t testing.TB, s *server, last func(*kgo.Record) bool) (records [][2]string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	cl := s.client(kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{"state": {0: kgo.NewOffset().At(0)}}), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
 	defer cl.Close()
-	last := int64(-1)
+	at := int64(-1)
 	for {
 		fetches := cl.PollFetches(ctx)
 		if err := fetches.Err(); err != nil {
-			t.Fatalf("read behind offset %d: %v", last, err)
+			t.Fatalf("read behind offset %d: %v", at, err)
 		}
 		end := false
 		fetches.EachRecord(func(r *kgo.Record) {
-			if r.Offset <= last {
-				t.Errorf("offset %d after %d", r.Offset, last)
+			if r.Offset <= at {
+				t.Errorf("offset %d after %d", r.Offset, at)
 			}
-			last = r.Offset
+			at = r.Offset
 			value := string(r.Value)
 			if r.Value == nil {
 				value = "null"
 			}
 			records = append(records, [2]string{string(r.Key), value})
-			end = end || string(r.Key) == "end"
+			end = end || last(r)
 		})
 		if end {
 			return records

@@ -107,6 +107,12 @@ func TestDeadLettersAreReplayed(t *testing.T) {
 	replay("replayed 0 dead letters", "--cause", "unknown-schema")
 	waitForTable(t, s, "events", 40, 3*time.Minute)
 	checkReplayed(t, s, "events", 2, 40)
+	for _, engine := range []string{"duckdb", "pyiceberg"} { // each record is a row once
+		lines := strings.Split(run(t, nil, "lab/query", engine, "--uri", s.catalogURL(), "--sort", "SELECT id, text FROM ice.default.events"), "\n")
+		if len(lines) != 42 || len(slices.Compact(lines[1:41])) != 40 {
+			t.Errorf("%s reads %d lines: %q", engine, len(lines), lines)
+		}
+	}
 	for _, l := range dlqList(t, s, "events") {
 		if l.Replayed != (l.Cause == "unknown-schema") {
 			t.Errorf("letter %+v", l)
@@ -298,8 +304,23 @@ func TestDeadLettersAreATable(t *testing.T) {
 			}
 			return err
 		})
+		var short []string // PyIceberg's SQL has no functions
+		for line := range strings.Lines(want) {
+			f := strings.Split(line, ",")
+			short = append(short, strings.Join([]string{f[0], f[5], f[6]}, ",")+"\n")
+		}
+		slices.Sort(short[1:])
+		if got := l.query(t, s, "pyiceberg", "SELECT cause, source_partition, source_offset FROM ice.default.events__dlq"); got != strings.Join(short, "") {
+			t.Errorf("PyIceberg: %s", diffLines(strings.Join(short, ""), got))
+		}
 	}
 	want := letters(5)
+	_, metrics := fetched(t, s, "/metrics")
+	for cause, n := range map[string]int{"no-magic-byte": 2, "unknown-schema": 1, "undecodable": 2} {
+		if line := fmt.Sprintf("tabletopic_worker_dead_letters_total{cause=%q,topic=\"events\"} %d\n", cause, n); !strings.Contains(metrics, line) {
+			t.Errorf("no %s in the metrics", line)
+		}
+	}
 	if out, code := s.cli("", "topic", "alter", "events", "--config", "table.topic.dlq.table=true"); code != 0 {
 		t.Fatal(out)
 	}

@@ -81,6 +81,33 @@ func TestValuesInTwoEngines(t *testing.T) {
 	}
 }
 
+// Maps of structs, lists with nulls, and a table that is partitioned by a field inside a struct and the hour of the Kafka
+// timestamp, as the engines read them that TestValuesInTwoEngines does not ask.
+func TestNestedValuesInSparkAndTrino(t *testing.T) {
+	t.Parallel()
+	l := directoryLake(t)
+	l.queryEnv = sharedEngines(t)
+	s := l.server(t)
+	cases := slices.DeleteFunc(avroCases(), func(c valueCase) bool { return c.topic != "maps-and-nulls" && c.topic != "nested.partition-source" })
+	for _, c := range cases {
+		c.produce(t, s)
+	}
+	for _, c := range cases {
+		c.await(t, s)
+		for _, engine := range []string{"spark", "trino"} {
+			if got := l.query(t, s, engine, fmt.Sprintf("SELECT %s FROM ice.default.%s", c.columns, tableName(c.topic))); got != c.want {
+				t.Errorf("%s: %s reads\n%swant\n%s", c.topic, engine, got, c.want)
+			}
+		}
+	}
+	const pruned = "SELECT id FROM ice.default.nested_partition_source WHERE a.b = 'ü'"
+	for _, engine := range []string{"spark", "trino", "duckdb", "pyiceberg"} {
+		if got := l.query(t, s, engine, pruned); got != "id\n2\n" {
+			t.Errorf("%s finds by the partition's source\n%s", engine, got)
+		}
+	}
+}
+
 // produce writes the records of c to one partition.
 func (c valueCase) produce(t *testing.T, s *server) {
 	t.Helper()
