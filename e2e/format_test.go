@@ -104,6 +104,13 @@ func TestVariants(t *testing.T) {
 	}
 	waitForTable(t, s, "any", int64(len(values)), time.Minute)
 
+	const proto = `syntax = "proto3"; import "google/protobuf/struct.proto"; message M { int64 id = 1; google.protobuf.Struct x = 2; }`
+	structs := valueCase{topic: "structs", config: v3, kind: sr.TypeProtobuf, versions: []string{proto}, records: []versioned{
+		{0, `id: 1 x { fields { key: "a" value { list_value { values { number_value: 1.5 } values { null_value: NULL_VALUE } } } } }`}, {0, `id: 2`}}}
+	structs.produce(t, s)
+	structs.await(t, s)
+	want["structs"] = "id,x\n1,\"{\"\"a\"\":[1.5,null]}\"\n2,NULL\n"
+
 	for engine, text := range map[string]string{ // PyIceberg 0.12 has no variants
 		"spark":  "to_json(x)",
 		"duckdb": "x::JSON::VARCHAR",
@@ -114,6 +121,11 @@ func TestVariants(t *testing.T) {
 			if got != want {
 				t.Errorf("%s, %s: %s", engine, topic, diffLines(want, got))
 			}
+		}
+		self := strings.Replace(text, "x", "self", 1)
+		got := l.query(t, s, engine, fmt.Sprintf("SELECT id, CASE WHEN self IS NULL THEN NULL ELSE %s END AS x FROM ice.default.unions", self))
+		if want := "id,x\n1,NULL\n2,NULL\n3,NULL\n4,\"{\"\"id\"\":5,\"\"self\"\":null,\"\"x\"\":null}\"\n"; got != want {
+			t.Errorf("%s, a record inside itself: %s", engine, diffLines(want, got))
 		}
 	}
 }
