@@ -138,6 +138,47 @@ func TestCatalogAway(t *testing.T) {
 	}
 }
 
+// A topic that was deleted and is made again, with offsets from 0, goes on in the table that it had: rows of both are there
+// once, also when the server is killed between.
+func TestTopicMadeAnewGoesOnInItsTable(t *testing.T) {
+	t.Parallel()
+	l := directoryLake(t)
+	s := l.server(t)
+	want := "id,text\n"
+	produce := func(first, n int, text string) {
+		t.Helper()
+		header := registerSchema(t, s, "events-value", eventSchema)
+		var values [][]byte
+		for i := range n {
+			values = append(values, encoded(t, header, eventSchema, event{int64(first + i), text}))
+			want += fmt.Sprintf("%d,%s\n", first+i, text)
+		}
+		produceAll(t, s, "events", values...)
+		tableHolds(t, s, "events")
+	}
+	s.createTopic("events", 1, 300*time.Millisecond)
+	produce(100, 30, "first")
+	for i, text := range []string{"second", "third"} {
+		if _, err := s.admin().DeleteTopics(context.Background(), "events"); err != nil {
+			t.Fatal(err)
+		}
+		if i == 1 {
+			s.kill()
+			s.start()
+		}
+		s.createTopic("events", 1, 300*time.Millisecond)
+		produce(200+100*i, 10, text)
+		for _, engine := range []string{"duckdb", "pyiceberg"} {
+			if got := l.query(t, s, engine, "SELECT id, text FROM ice.default.events"); got != want {
+				t.Errorf("%s: %s", engine, diffLines(want, got))
+			}
+		}
+		if out, code := s.cli("", "table", "verify", "events", "--deep"); code != 0 {
+			t.Errorf("table verify: exit %d\n%s", code, out)
+		}
+	}
+}
+
 // What cannot be decoded goes to the dead letters with its cause; its neighbours land.
 func TestBadPayloads(t *testing.T) {
 	t.Parallel()
