@@ -138,6 +138,63 @@ func TestCatalogAway(t *testing.T) {
 	}
 }
 
+// What retention takes while the table is off is a gap that the metrics count, a snapshot records and verify tells; the table goes on
+// behind it.
+func TestRetentionTakesWhatTheTableWasOffFor(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "--retention-check-interval", "200ms", "--upload-interval", "200ms")
+	s.createTopic("events", 1, 300*time.Millisecond)
+	header := registerSchema(t, s, "events-value", eventSchema)
+	want := "id,text\n"
+	produce := func(first, n int, text string, row bool) {
+		t.Helper()
+		var values [][]byte
+		for i := range n {
+			values = append(values, encoded(t, header, eventSchema, event{int64(first + i), text}))
+			if row {
+				want += fmt.Sprintf("%d,%s\n", first+i, text)
+			}
+		}
+		produceAll(t, s, "events", values...)
+	}
+	set := func(config ...string) {
+		t.Helper()
+		args := []string{"topic", "alter", "events"}
+		for _, c := range config {
+			args = append(args, "-c", c)
+		}
+		if out, code := s.cli("", args...); code != 0 {
+			t.Fatal(out)
+		}
+	}
+	produce(100, 20, "before", true)
+	tableHolds(t, s, "events")
+	set("table.topic.enable=false")
+	produce(200, 30, "lost", false)
+	set("retention.ms=1")
+	eventually(t, time.Minute, "retention takes all", func() error {
+		starts, err := s.admin().ListStartOffsets(context.Background(), "events")
+		if o, _ := starts.Lookup("events", 0); err != nil || o.Offset != 50 {
+			return fmt.Errorf("the log begins at %d: %v", o.Offset, err)
+		}
+		return nil
+	})
+	set("retention.ms=-1", "table.topic.enable=true")
+	produce(300, 10, "after", true)
+	tableHolds(t, s, "events")
+	for _, engine := range []string{"duckdb", "pyiceberg"} {
+		if got := run(t, nil, "lab/query", engine, "--uri", s.catalogURL(), "--sort", "SELECT id, text FROM ice.default.events"); got != want {
+			t.Errorf("%s: %s", engine, diffLines(want, got))
+		}
+	}
+	if _, body := fetched(t, s, "/metrics"); !strings.Contains(body, `tabletopic_table_gap_offsets_total{topic="events"} 30`) {
+		t.Errorf("/metrics: %s", lines(body, "tabletopic_table_gap"))
+	}
+	if out, code := s.cli("", "table", "verify", "events", "--deep"); code != 0 || !strings.Contains(out, "30") {
+		t.Errorf("table verify: exit %d\n%s", code, out)
+	}
+}
+
 // A topic that was deleted and is made again, with offsets from 0, goes on in the table that it had: rows of both are there
 // once, also when the server is killed between.
 func TestTopicMadeAnewGoesOnInItsTable(t *testing.T) {
