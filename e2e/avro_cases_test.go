@@ -123,6 +123,37 @@ func avroCases() []valueCase {
 				"3,9999-12-31T23:59:59.999999,9999-12-31T23:59:59.999999,1970-01-01T00:00:00.000000,1970-01-01T00:00:00.000000,1970-01-01T00:00:00.000000,0001-01-01T00:00:00.000000,9999-12-31,00:00:00.001000,0\n",
 		},
 		{
+			topic: "debezium-names",
+			times: true,
+			versions: []string{rec(idField + `,{"name":"day","type":{"type":"int","connect.name":"io.debezium.time.Date"}},{"name":"ms","type":{"type":"int","connect.name":"io.debezium.time.Time"}},` +
+				`{"name":"us","type":{"type":"long","connect.name":"io.debezium.time.MicroTime"}},{"name":"ns","type":{"type":"long","connect.name":"io.debezium.time.NanoTime"}},` +
+				`{"name":"at_ms","type":{"type":"long","connect.name":"io.debezium.time.Timestamp"}},{"name":"at_ns","type":"long","connect.name":"io.debezium.time.NanoTimestamp"},` +
+				`{"name":"lasted","type":{"type":"fixed","name":"D","size":12,"logicalType":"duration"}}`)},
+			records: []versioned{
+				{0, raw(1, int64(-1), int64(86_399_999), int64(86_399_999_999), int64(86_399_999_999_999), micros/1000, micros*1000+999, []byte("abcdefghijkl"))},
+				{0, raw(2, int64(0), int64(0), int64(0), int64(0), int64(-1), int64(-1), make([]byte, 12))},
+			},
+			columns: "id, day, ms, us, ns, at_ms, at_ns, lasted",
+			want: "id,day,ms,us,ns,at_ms,at_ns,lasted\n" +
+				"1,1969-12-31,23:59:59.999000,23:59:59.999999,23:59:59.999999,2023-11-14T22:13:20.123000,2023-11-14T22:13:20.123456,6162636465666768696a6b6c\n" +
+				"2,1970-01-01,00:00:00,00:00:00,00:00:00,1969-12-31T23:59:59.999000,1969-12-31T23:59:59.999999,000000000000000000000000\n",
+		},
+		{
+			topic:    "decimals-of-another-scale",
+			versions: []string{rec(idField + `,{"name":"d","type":` + decimal(10, 2) + `}`), rec(idField + `,{"name":"d","type":` + decimal(10, 4) + `}`)},
+			records:  []versioned{{0, obj{"id": int64(1), "d": big.NewRat(1, 100)}}, {1, obj{"id": int64(2), "d": big.NewRat(1, 8)}}, {0, obj{"id": int64(3), "d": big.NewRat(-1, 2)}}},
+			columns:  "id, d",
+			want:     "id,d\n1,0.01\n3,-0.50\n",
+			dead:     1,
+		},
+		{
+			topic:    "root-map",
+			versions: []string{`{"type":"map","values":"long"}`},
+			records:  []versioned{{0, map[string]int64{"a": 1}}, {0, map[string]int64{}}},
+			columns:  "value",
+			want:     "value\n\"{\"\"a\"\":1}\"\n{}\n",
+		},
+		{
 			topic: "types-widen",
 			versions: []string{
 				rec(idField + `,{"name":"i","type":"int"},{"name":"f","type":"float"},{"name":"d","type":` + decimal(10, 2) + `}`),
