@@ -56,9 +56,8 @@ func parseShareReset(s string) (shareReset, error) {
 	case "earliest":
 		return shareReset{earliest: true, text: s}, nil
 	}
-	const by = "by_duration:"
-	if len(s) > len(by) && s[:len(by)] == by {
-		if d, ok := parseISODuration(s[len(by):]); ok && d > 0 {
+	if text, by := strings.CutPrefix(s, "by_duration:"); by {
+		if d, ok := parseISODuration(text); ok && d > 0 {
 			return shareReset{since: d, text: s}, nil
 		}
 	}

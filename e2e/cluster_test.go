@@ -16,15 +16,21 @@ import (
 	"github.com/tabletopic/tabletopic/internal/lab"
 )
 
+// twoServers starts two on one PostgreSQL and one object store.
+func twoServers(t *testing.T) []*server {
+	t.Helper()
+	shared := []string{"--metadata", lab.Postgres(t), "--object-store", "file://" + t.TempDir()}
+	return []*server{
+		startServer(t, append([]string{"--node-id", "1"}, shared...)...),
+		startServer(t, append([]string{"--node-id", "2"}, shared...)...),
+	}
+}
+
 // Two servers on one PostgreSQL and one object store make the tables of their topics, which
 // both lead in part, also after one of them was killed; each answers for all.
 func TestTwoServersOneDatabase(t *testing.T) {
 	t.Parallel()
-	shared := []string{"--metadata", lab.Postgres(t), "--object-store", "file://" + t.TempDir()}
-	servers := []*server{
-		startServer(t, append([]string{"--node-id", "1"}, shared...)...),
-		startServer(t, append([]string{"--node-id", "2"}, shared...)...),
-	}
+	servers := twoServers(t)
 	schema := avro.MustParse(eventSchema)
 	const each = 100
 	produce := func(s *server, topic string) {
@@ -74,11 +80,7 @@ func TestTwoServersOneDatabase(t *testing.T) {
 // letter, and two engines read its row.
 func TestSchemasAreKnownToOtherServersAtOnce(t *testing.T) {
 	t.Parallel()
-	shared := []string{"--metadata", lab.Postgres(t), "--object-store", "file://" + t.TempDir()}
-	servers := []*server{
-		startServer(t, append([]string{"--node-id", "1"}, shared...)...),
-		startServer(t, append([]string{"--node-id", "2"}, shared...)...),
-	}
+	servers := twoServers(t)
 	servers[0].createTopic("events", 2, 300*time.Millisecond)
 	led := map[int32]int32{} // partitions by leader
 	for _, p := range partitionRows(t, servers[0], "events") {

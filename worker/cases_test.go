@@ -185,6 +185,9 @@ func TestControlEventsAreLost(t *testing.T) {
 	p.start()
 	rows := int64(0)
 	for done := false; !done; {
+		if rows > 5000 {
+			t.Fatal("nobody fell behind the control log")
+		}
 		p.produce(5)
 		rows += 10
 		p.committed()

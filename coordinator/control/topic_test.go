@@ -137,10 +137,13 @@ func TestTailThatFellBehindIsTold(t *testing.T) {
 	if _, err := p.DeleteRecords(t.Context(), p.Offsets().HighWatermark); err != nil {
 		t.Fatal(err)
 	}
-	for {
+	for n := 0; ; n++ {
 		e, err := tail.Next(t.Context())
 		if errors.Is(err, ErrLost) {
 			break
+		}
+		if n == 10 {
+			t.Fatalf("after %d events that the log let go the tail was not told", n)
 		}
 		if err != nil || e.(Needed).Writer.Schema > 2 {
 			t.Fatalf("%#v %v, want %v", e, err, ErrLost)
