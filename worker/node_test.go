@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/binary"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -339,39 +340,66 @@ func TestDeletedTopicIsForgotten(t *testing.T) {
 	}
 }
 
-// BenchmarkDrain converts and commits a million click events of four partitions that are in
-// the log already.
+// clicks appends click events to four partitions of a new topic.
+func (l *life) clicks(t testing.TB, rows int) {
+	t.Helper()
+	const partitions = 4
+	l.m.schemas[1] = clickstream.Schema
+	if _, err := l.set.CreateTopic(context.Background(), metadata.NewTopic{Name: "events", Partitions: partitions}); err != nil {
+		t.Fatal(err)
+	}
+	g := clickstream.NewGenerator(1, time.UnixMilli(1_700_000_000_000))
+	var e clickstream.Event
+	for n := 0; n < rows; {
+		batch := make([]record.Record, 1000)
+		for i := range batch {
+			g.Next(&e)
+			v := binary.BigEndian.AppendUint32([]byte{0}, 1)
+			batch[i] = record.Record{Value: clickstream.AppendAvro(v, &e)}
+		}
+		if err := l.append(int32(n/1000%partitions), batch...); err != nil {
+			t.Fatal(err)
+		}
+		n += len(batch)
+	}
+}
+
+// drain has all records of the topic in its table, and returns how long that took.
+func (l *life) drain(t testing.TB) time.Duration {
+	t.Helper()
+	start := time.Now()
+	if _, err := l.set.AlterConfig(context.Background(), "events", map[string]string{"table.topic.enable": "true", "table.topic.target.lag.ms": "1000"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	l.caughtUp()
+	return time.Since(start)
+}
+
+func TestMemoryIsNotAllocatedPerRecord(t *testing.T) {
+	const rows = 100_000
+	l := newMachine(t).start()
+	defer l.stop()
+	l.clicks(t, rows)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	l.drain(t)
+	runtime.ReadMemStats(&after)
+	if n := float64(after.Mallocs-before.Mallocs) / rows; n > 0.9 {
+		t.Errorf("%.2f allocations a record from the log to the table", n)
+	} else {
+		t.Logf("%.2f allocations a record", n)
+	}
+}
+
+// BenchmarkDrain converts and commits a million click events that are in the log already.
 func BenchmarkDrain(b *testing.B) {
-	const rows, partitions = 1_000_000, 4
+	const rows = 1_000_000
 	for b.Loop() {
 		b.StopTimer()
-		m := newMachine(b)
-		m.schemas[1] = clickstream.Schema
-		l := m.start()
-		if _, err := l.set.CreateTopic(context.Background(), metadata.NewTopic{Name: "events", Partitions: partitions}); err != nil {
-			b.Fatal(err)
-		}
-		g := clickstream.NewGenerator(1, time.UnixMilli(1_700_000_000_000))
-		var e clickstream.Event
-		for n := 0; n < rows; {
-			batch := make([]record.Record, 1000)
-			for i := range batch {
-				g.Next(&e)
-				v := binary.BigEndian.AppendUint32([]byte{0}, 1)
-				batch[i] = record.Record{Value: clickstream.AppendAvro(v, &e)}
-			}
-			if err := l.append(int32(n/1000%partitions), batch...); err != nil {
-				b.Fatal(err)
-			}
-			n += len(batch)
-		}
+		l := newMachine(b).start()
+		l.clicks(b, rows)
 		b.StartTimer()
-		start := time.Now()
-		if _, err := l.set.AlterConfig(context.Background(), "events", map[string]string{"table.topic.enable": "true", "table.topic.target.lag.ms": "1000"}, nil); err != nil {
-			b.Fatal(err)
-		}
-		l.caughtUp()
-		b.ReportMetric(rows/time.Since(start).Seconds(), "rows/s")
+		b.ReportMetric(rows/l.drain(b).Seconds(), "rows/s")
 		b.StopTimer()
 		l.stop()
 		b.StartTimer()

@@ -200,9 +200,15 @@ func (t *task) payload(ctx context.Context, key bool, data []byte, headers []rec
 	if err != nil {
 		return p, t.unknown(err)
 	}
-	if bad == nil {
-		p.decoder, bad = t.decoder(ctx, p.writer)
+	if bad != nil {
+		return p, bad
 	}
+	before := &t.before[side(key)]
+	if before.decoder == nil || before.writer != p.writer {
+		before.writer = p.writer
+		before.decoder, bad = t.decoder(ctx, p.writer)
+	}
+	p.decoder = before.decoder
 	return p, bad
 }
 
@@ -260,11 +266,14 @@ func (t *task) decoder(ctx context.Context, w control.Writer) (*parquetio.Decode
 		return nil, &unfit{CauseIncompatible, err.Error()}
 	}
 	if err != nil {
-		t.needed = &w
+		t.need(w)
 		return nil, nil
 	}
 	return t.keep(w, d), nil
 }
+
+// need says what the table must hold first. Here, w does not escape from all who look for a decoder.
+func (t *task) need(w control.Writer) { t.needed = &w }
 
 // keep has d found without being compiled again.
 func (t *task) keep(w control.Writer, d *parquetio.Decoder) *parquetio.Decoder {

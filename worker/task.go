@@ -331,6 +331,7 @@ type task struct {
 
 	reading  *reading
 	decoders map[control.Writer]*parquetio.Decoder // those of table, as far as used
+	before   [2]payload                            // the last value and key: the next has mostly the same decoder
 
 	joins     bool  // the lane has records of the partition
 	begin     int64 // first offset passed
@@ -510,11 +511,12 @@ func (t *task) record(ctx context.Context, rec *record.Record, m parquetio.Recor
 	} else {
 		err = t.l.out.Append(value.decoder, value.body, m)
 	}
-	var wrong *parquetio.DecodeError
-	switch {
-	case err == nil:
+	if err == nil {
 		t.rows++
 		return true
+	}
+	var wrong *parquetio.DecodeError
+	switch {
 	case errors.As(err, &wrong):
 		// What names no schema may be of one that was registered since the chunk was read.
 		switch again, err := t.reading.renewed(ctx); {
