@@ -67,6 +67,7 @@ type Config struct {
 	// OnIncompatible says what becomes of records whose schema the table cannot hold:
 	// IncompatibleDLQ, IncompatibleNewColumn or IncompatiblePause. IncompatibleDLQ if empty.
 	OnIncompatible string
+	ColumnCase     parquetio.Case  // of the names of new columns
 	Rules          parquetio.Rules // of the type mapping of a new table
 	FormatVersion  int             // of a new table. 2 if zero
 	Lag            time.Duration   // records wait no longer than this for a round. 10 s if zero

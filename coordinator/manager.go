@@ -16,6 +16,7 @@ import (
 	"github.com/tabletopic/tabletopic/coordinator/control"
 	"github.com/tabletopic/tabletopic/maintenance"
 	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/parquetio"
 	"github.com/tabletopic/tabletopic/partition"
 )
 
@@ -112,7 +113,7 @@ func (m *Manager) Close() {
 // ConfigOf returns the settings of a topic's coordinator.
 func ConfigOf(t partition.TableConfig) Config {
 	return Config{
-		Namespace: t.Namespace, Table: t.Name, KafkaColumn: t.KafkaColumn, KeyColumn: t.ColumnOfKey(), PartitionBy: t.PartitionBy, SortBy: t.SortBy, Properties: t.Properties, Engines: t.Engines, OnRewind: t.OnRewind, OnRecreate: t.OnRecreate, OnDrop: t.OnDrop, Catalog: t.Catalog, TableID: t.TableID, OnIncompatible: t.OnIncompatible, Rules: t.Mapping, FormatVersion: t.FormatVersion, Lag: t.TargetLag,
+		Namespace: t.Namespace, Table: t.Name, KafkaColumn: t.KafkaColumn, KeyColumn: t.ColumnOfKey(), PartitionBy: t.PartitionBy, SortBy: t.SortBy, Properties: t.Properties, Engines: t.Engines, OnRewind: t.OnRewind, OnRecreate: t.OnRecreate, OnDrop: t.OnDrop, Catalog: t.Catalog, TableID: t.TableID, OnIncompatible: t.OnIncompatible, ColumnCase: parquetio.Case(t.ColumnCase), Rules: t.Mapping, FormatVersion: t.FormatVersion, Lag: t.TargetLag,
 		KeepAll: !t.ExpireSnapshots, ExpireAfter: t.ExpireAfter, ExpireRetain: t.ExpireRetain,
 		StuckLags: t.StuckLags,
 		Compact:   t.Compact, CompactMinFiles: t.CompactMinFiles, CompactSmall: float64(t.CompactSmallPercent) / 100, TargetFileBytes: t.TargetFileBytes,

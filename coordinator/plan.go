@@ -60,7 +60,7 @@ const maxFormer = 100
 
 // mapping says how schemas become columns of a table, nil if there is none yet.
 func mapping(cfg Config, t *table.Table) parquetio.Mapping {
-	m := parquetio.Mapping{KafkaColumn: cfg.KafkaColumn, KeyColumn: cfg.KeyColumn, NewColumns: cfg.OnIncompatible == IncompatibleNewColumn, Former: map[int][]string{}}
+	m := parquetio.Mapping{KafkaColumn: cfg.KafkaColumn, KeyColumn: cfg.KeyColumn, NewColumns: cfg.OnIncompatible == IncompatibleNewColumn, Case: cfg.ColumnCase, Former: map[int][]string{}}
 	m.Engines, _ = parquetio.ParseEngines(cfg.Engines) // [CheckSettings] refuses others
 	if t == nil {
 		return m

@@ -78,6 +78,17 @@ func avroCases() []valueCase {
 			want:     "id,userId\n1,5\n2,6\n",
 		},
 		{
+			topic:  "case-lower",
+			config: []string{"table.topic.column.case", "lower", "table.topic.partition.by", "bucket(userId, 4)", "table.topic.sort.by", "Place.City"},
+			versions: []string{
+				rec(idField + `,{"name":"userId","type":"int"},{"name":"Place","type":{"type":"record","name":"P","fields":[{"name":"City","type":"string"}]}}`),
+				rec(idField + `,{"name":"userid","type":"int"},{"name":"place","type":{"type":"record","name":"P","fields":[{"name":"CITY","type":"string"},{"name":"zipCode","type":"string"}]}}`),
+			},
+			records: []versioned{{0, obj{"id": int64(1), "userId": 5, "Place": obj{"City": "a"}}}, {1, obj{"id": int64(2), "userid": 6, "place": obj{"CITY": "b", "zipCode": "c"}}}},
+			columns: "id, userid, place",
+			want:    "id,userid,place\n1,5,\"{\"\"city\"\":\"\"a\"\",\"\"zipcode\"\":null}\"\n2,6,\"{\"\"city\"\":\"\"b\"\",\"\"zipcode\"\":\"\"c\"\"}\"\n",
+		},
+		{
 			topic: "required-fields-vanish",
 			versions: []string{
 				rec(idField + `,{"name":"s","type":"string"},{"name":"cdc","type":{"type":"record","name":"X","fields":[{"name":"key","type":{"type":"record","name":"K","fields":[{"name":"a","type":"int"},{"name":"b","type":"int"}]}}]}}`),

@@ -298,13 +298,13 @@ func (r *inferrer) property(n *inferred, path, name string, i, depth int) int {
 		return end
 	}
 	var column iceberg.Type
-	key := strings.ToLower(name) // what differs by case alone has one column
+	key := foldCase(name) // what differs by case alone has one column
 	if s, ok := n.column.(*iceberg.StructType); ok {
 		column = r.columnOf(s, name)
 		if column != nil && r.mapping.NewColumns {
 			var holds string
 			if holds, column = r.columnThatHolds(s, path, name, r.p[i:end]); column != nil {
-				name, key = holds, strings.ToLower(holds)
+				name, key = holds, foldCase(holds)
 			} else {
 				key += beside
 			}

@@ -8,7 +8,6 @@ import (
 	"math"
 	"math/bits"
 	"strconv"
-	"strings"
 	"time"
 	"unsafe"
 
@@ -34,7 +33,7 @@ type jsonProgram struct {
 type jsonRecord struct {
 	fields  []jsonField
 	index   map[string]int // by name, into fields
-	folded  map[string]int // by name in lower case; nil if the case of names counts
+	folded  map[string]int // by name, its case folded; nil if the case of names counts
 	others  map[int][]int  // the fields x__v2, x__v3 and so on of a field, for what its column does not hold
 	rest    []int          // columns that no property fills
 	present int            // column that says that there is an object without fields; -1 if there is none
@@ -103,7 +102,7 @@ func (c *jsonCompiler) record(n *node, kids []int) *jsonRecord {
 		}
 		r.index[f.name] = i
 		if c.plain {
-			r.folded[strings.ToLower(f.name)] = i
+			r.folded[foldCase(f.name)] = i
 		}
 		r.fields = append(r.fields, jsonField{string(appendQuoted(nil, []byte(f.name))), value})
 	}
@@ -118,7 +117,7 @@ func (c *jsonCompiler) record(n *node, kids []int) *jsonRecord {
 		r.others = map[int][]int{}
 		for i, f := range n.fields {
 			for k := 2; ; k++ {
-				other, ok := r.index[another(f.name, k)]
+				other, ok := r.folded[foldCase(another(f.name, k))]
 				if !ok || columns[other] < 0 {
 					break
 				}
@@ -141,8 +140,8 @@ func (c *jsonCompiler) record(n *node, kids []int) *jsonRecord {
 
 // also finds field i by a name that it had before, if no other has the name.
 func (c *jsonCompiler) also(r *jsonRecord, name string, i int) {
-	if _, taken := r.folded[strings.ToLower(name)]; !taken {
-		r.index[name], r.folded[strings.ToLower(name)] = i, i
+	if _, taken := r.folded[foldCase(name)]; !taken {
+		r.index[name], r.folded[foldCase(name)] = i, i
 	}
 }
 
@@ -389,7 +388,7 @@ func (d *jsonReader) name(r *jsonRecord, i int) (field, end int, reason string) 
 		return f, end, ""
 	}
 	if r.folded != nil {
-		if f, ok := r.folded[strings.ToLower(string(name))]; ok {
+		if f, ok := r.folded[foldCase(string(name))]; ok {
 			return f, end, ""
 		}
 	}

@@ -2,7 +2,6 @@ package parquetio
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/apache/iceberg-go"
 )
@@ -69,7 +68,7 @@ func newValueSchema(rules Rules, root *node, single bool, w writer) (*ValueSchem
 type mapper struct {
 	rules   Rules
 	open    map[*node]int     // records, arrays and maps that the walk is inside of, and how often
-	paths   map[string]string // in lower case, and as they are
+	paths   map[string]string // folded, and as they are
 	aliases map[string][]string
 	depth   int
 	columns int
@@ -82,7 +81,7 @@ func (m *mapper) fields(record *node, path string) ([]iceberg.NestedField, error
 		if f.name == "" {
 			return nil, fmt.Errorf("field %s: has no name, which a column needs: rename it", at)
 		}
-		key := strings.ToLower(at)
+		key := foldCase(at)
 		switch other, taken := m.paths[key]; {
 		case taken && other == at:
 			return nil, fmt.Errorf("field %s: has a dot in its name, and the path of another field: rename one", at)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/apache/iceberg-go"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -204,16 +203,16 @@ type protobufMapper struct {
 func (m *protobufMapper) fields(message protoreflect.MessageDescriptor, path string) ([]iceberg.NestedField, error) {
 	m.open[message.FullName()]++
 	defer func() { m.open[message.FullName()]-- }()
-	folded := map[string]string{}
+	names := map[string]string{}
 	var out []iceberg.NestedField
 	for i := range message.Fields().Len() {
 		f := message.Fields().Get(i)
 		name := string(f.Name())
 		at := join(path, name)
-		if other, ok := folded[strings.ToLower(name)]; ok {
+		if other, ok := names[foldCase(name)]; ok {
 			return nil, fmt.Errorf("field %s: differs from field %s by case alone, which engines cannot tell apart: rename one", at, other)
 		}
-		folded[strings.ToLower(name)] = at
+		names[foldCase(name)] = at
 		t, err := m.typeOf(f, at)
 		if err != nil {
 			return nil, err

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/apache/iceberg-go"
 )
@@ -35,12 +36,79 @@ type Mapping struct {
 	// NewColumns gives a field that its column cannot hold a column of its own, x__v2 for x,
 	// then x__v3, and so on. Without it the schema is refused.
 	NewColumns bool
+	// Case is that of the names of columns that a table gets.
+	Case Case
 	// Engines read the table: a field of a type that one of them cannot read gets a column of
 	// another that has its values.
 	Engines Engines
 	// Former are names that columns had before, by field id. A writer that knows a column by
 	// such a name still writes it.
 	Former map[int][]string
+}
+
+// A Case says in which letters the names of new columns are written. Which column a field goes to does
+// not depend on it: names that differ by case alone are the same column in all.
+type Case string
+
+// The values of table.topic.column.case.
+const (
+	CasePreserve Case = "preserve" // as the schema has them; "" means the same
+	CaseLower    Case = "lower"
+	CaseUpper    Case = "upper"
+)
+
+// of returns name in the letters of c. A letter whose other form does not fold back to it stays, as
+// the ı of Turkish, whose capital is an I: the field would not find its column.
+func (c Case) of(name string) string {
+	var other func(rune) rune
+	switch {
+	case name == PresentField:
+		return name
+	case c == CaseLower:
+		other = unicode.ToLower
+	case c == CaseUpper:
+		other = unicode.ToUpper
+	default:
+		return name
+	}
+	return strings.Map(func(r rune) rune {
+		if o := other(r); strings.EqualFold(string(o), string(r)) {
+			return o
+		}
+		return r
+	}, name)
+}
+
+// foldCase is the same for names that differ by case alone, as [strings.EqualFold] tells, and for no others.
+func foldCase(name string) string {
+	return strings.Map(func(r rune) rune {
+		least := r
+		for o := unicode.SimpleFold(r); o != r; o = unicode.SimpleFold(o) {
+			least = min(least, o)
+		}
+		return least
+	}, name)
+}
+
+// inside returns t with the names of all fields inside it in the letters of c.
+func (c Case) inside(t iceberg.Type) iceberg.Type {
+	switch t := t.(type) {
+	case *iceberg.StructType:
+		fields := slices.Clone(t.FieldList)
+		for i := range fields {
+			fields[i].Name, fields[i].Type = c.of(fields[i].Name), c.inside(fields[i].Type)
+		}
+		return &iceberg.StructType{FieldList: fields}
+	case *iceberg.ListType:
+		out := *t
+		out.Element = c.inside(t.Element)
+		return &out
+	case *iceberg.MapType:
+		out := *t
+		out.KeyType, out.ValueType = c.inside(t.KeyType), c.inside(t.ValueType)
+		return &out
+	}
+	return t
 }
 
 // reserved reports whether name, of a top-level column, is that of the Kafka column or the key's.
@@ -117,7 +185,7 @@ func isWallClock(t iceberg.Type) bool {
 // nested at any depth, are appended as optional with ids above lastID; int becomes long,
 // float becomes double, a decimal gets the larger precision; a required column that the
 // writer lacks or may leave null becomes optional. A column takes the name of the field that
-// names it as an alias. Columns keep their order and are never
+// names it as an alias. New names are in the letters of Case. Columns keep their order and are never
 // dropped. If table fits already it is returned as it is, and changed is false. The error
 // is an [*IncompatibleError] if a column would have to change in another way, unless
 // NewColumns says what to do then.
@@ -197,6 +265,13 @@ func (e *evolver) fields(have, want []iceberg.NestedField, path, from string) []
 		}
 		if at < 0 {
 			w.Type, w.Required = optional(w.Type), false
+			switch { // those two columns have the names of their settings
+			case path == "" && isColumn(e.mapping.KafkaColumn, w.Name):
+			case path == "" && isColumn(e.mapping.KeyColumn, w.Name):
+				w.Type = e.mapping.Case.inside(w.Type)
+			default:
+				w.Name, w.Type = e.mapping.Case.of(w.Name), e.mapping.Case.inside(w.Type)
+			}
 			added = append(added, w)
 			continue
 		}
@@ -228,12 +303,14 @@ func (e *evolver) bind(have, want []iceberg.NestedField, from string) []int {
 		}
 	}
 	find := func(names ...string) int {
-		for at := len(have) - 1; at >= 0; at-- { // the youngest, if several had the name
-			if !taken[at] && slices.ContainsFunc(names, func(n string) bool {
-				return n == have[at].Name || slices.Contains(e.mapping.Former[have[at].ID], n)
-			}) {
-				taken[at] = true
-				return at
+		for _, same := range []func(a, b string) bool{func(a, b string) bool { return a == b }, strings.EqualFold} {
+			for at := len(have) - 1; at >= 0; at-- { // the youngest, if several had the name
+				if !taken[at] && slices.ContainsFunc(names, func(n string) bool {
+					return same(n, have[at].Name) || slices.ContainsFunc(e.mapping.Former[have[at].ID], func(f string) bool { return same(n, f) })
+				}) {
+					taken[at] = true
+					return at
+				}
 			}
 		}
 		return -1
@@ -246,7 +323,7 @@ func (e *evolver) bind(have, want []iceberg.NestedField, from string) []int {
 	for i, w := range want {
 		if aliases := e.aliases[join(from, w.Name)]; columns[i] < 0 && len(aliases) > 0 {
 			if columns[i] = find(aliases...); columns[i] >= 0 {
-				have[columns[i]].Name, e.changed = w.Name, true
+				have[columns[i]].Name, e.changed = e.mapping.Case.of(w.Name), true
 			}
 		}
 	}

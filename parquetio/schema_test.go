@@ -318,3 +318,103 @@ func TestCompileNeedsEvolvedTable(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+// The letters of column names are those that the topic asks for, at any depth; fields of other
+// letters, aliases and former names find the columns all the same, and nothing comes twice.
+func TestColumnNamesAreInTheCaseThatIsAskedFor(t *testing.T) {
+	const v1 = `{"type":"record","name":"R","fields":[{"name":"userId","type":"int"},{"name":"Items","type":{"type":"array","items":
+		{"type":"record","name":"I","fields":[{"name":"Qty","type":"int"}]}}},{"name":"E","type":{"type":"record","name":"N","fields":[]}}]}`
+	const v2 = `{"type":"record","name":"R","fields":[{"name":"USERID","type":"long"},{"name":"items","type":{"type":"array","items":
+		{"type":"record","name":"I","fields":[{"name":"Count","aliases":["Qty"],"type":"int"},{"name":"newOne","type":"int"}]}}},
+		{"name":"e","type":{"type":"record","name":"N","fields":[]}}]}`
+	for as, want := range map[Case][]string{
+		CasePreserve: {"userId", "Items.element.Count", "Items.element.newOne", "E._present", "_kafka.partition"},
+		CaseLower:    {"userid", "items.element.count", "items.element.newone", "e._present", "_kafka.partition"},
+		CaseUpper:    {"USERID", "ITEMS.element.COUNT", "ITEMS.element.NEWONE", "E._present", "_kafka.partition"},
+	} {
+		m := Mapping{KafkaColumn: "_kafka", Case: as}
+		before, err := m.TableSchema(mustParse(t, v1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		table, changed, err := m.Evolve(before, before.HighestFieldID(), mustParse(t, v2))
+		if err != nil || !changed {
+			t.Fatalf("%s: changed %t, error %v", as, changed, err)
+		}
+		if n := before.NumFields(); table.NumFields() != n {
+			t.Errorf("%s: %d columns became %d", as, n, table.NumFields())
+		}
+		for _, name := range want {
+			if _, ok := table.FindFieldByName(name); !ok {
+				t.Errorf("%s: there is no column %s in %s", as, name, table)
+			}
+		}
+		m.Former = former(table, before)
+		for _, v := range []string{v1, v2} {
+			if _, again, err := m.Evolve(table, table.HighestFieldID(), mustParse(t, v)); err != nil || again {
+				t.Errorf("%s: changed again: %t, error %v", as, again, err)
+			}
+		}
+		rows := write(t, m, table, []string{v1, v2}, cat(long(1), long(1), long(2), long(0)), cat(long(3), long(1), long(4), long(5), long(0)))
+		var got []string
+		for _, row := range rows {
+			delete(row, "_kafka")
+			text, _ := json.Marshal(row)
+			got = append(got, string(text))
+		}
+		fold := strings.NewReplacer("userId", as.of("userId"), "Items", as.of("Items"), "Count", as.of("Count"), "newOne", as.of("newOne"), `"E"`, `"`+as.of("E")+`"`)
+		var expected []string
+		for _, text := range []string{`{"E":{"_present":true},"Items":[{"Count":2,"newOne":null}],"userId":1}`, `{"E":{"_present":true},"Items":[{"Count":4,"newOne":5}],"userId":3}`} {
+			var row map[string]any
+			if err := json.Unmarshal([]byte(fold.Replace(text)), &row); err != nil {
+				t.Fatal(err)
+			}
+			text, _ := json.Marshal(row)
+			expected = append(expected, string(text))
+		}
+		if diff := cmp.Diff(expected, got); diff != "" {
+			t.Errorf("%s: %s", as, diff)
+		}
+	}
+}
+
+// A letter without a partner in the other case stays as it is: its field finds the column again.
+func TestLettersWithoutAPartnerKeepTheirCase(t *testing.T) {
+	names := []string{"ı", "İ", "ß", "ẞx", "ſs", "K", "ǅ", "ﬀ", "ά", "ς", "Σσ", "a", "Z", "ё"}
+	fields := make([]iceberg.NestedField, len(names))
+	for i, name := range names {
+		fields[i] = iceberg.NestedField{ID: i + 1, Name: name, Type: iceberg.PrimitiveTypes.Int32}
+	}
+	v := &ValueSchema{Fields: fields}
+	for _, as := range []Case{CaseLower, CaseUpper} {
+		m := Mapping{Case: as}
+		table, err := m.TableSchema(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, f := range table.Fields() {
+			if foldCase(f.Name) != foldCase(names[i]) || !strings.EqualFold(f.Name, names[i]) {
+				t.Errorf("%s: %q became %q, which is another name", as, names[i], f.Name)
+			}
+		}
+		if _, changed, err := m.Evolve(table, table.HighestFieldID(), v); err != nil || changed {
+			t.Errorf("%s: the schema makes columns again: %t, error %v", as, changed, err)
+		}
+	}
+}
+
+func FuzzCase(f *testing.F) {
+	for _, s := range []string{"userId", "ı", "İß", "ſ", "K", "\xff", "日本"} {
+		f.Add(s, s)
+	}
+	f.Fuzz(func(t *testing.T, a, b string) {
+		if strings.EqualFold(a, b) != (foldCase(a) == foldCase(b)) {
+			t.Errorf("%q and %q fold to %q and %q", a, b, foldCase(a), foldCase(b))
+		}
+		for _, as := range []Case{CasePreserve, CaseLower, CaseUpper} {
+			if n := as.of(a); !strings.EqualFold(n, a) || as.of(n) != n {
+				t.Errorf("%s: %q became %q, and then %q", as, a, n, as.of(n))
+			}
+		}
+	})
+}

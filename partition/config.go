@@ -66,6 +66,7 @@ type TableConfig struct {
 	Properties      string        // for ParseProperties; those of the table that files follow
 	OnRewind        string        // pause, replay or accept
 	OnIncompatible  string        // dlq, new-column or pause
+	ColumnCase      string        // preserve, lower or upper
 	Mapping         parquetio.Rules
 	FormatVersion   int        // of a new table: 2 or 3
 	Validate        Validation // of the parts that name a schema; ValidateValue and ValidateKey include it
@@ -431,6 +432,8 @@ func tableKeys() []ConfigKey {
 			setName(func(c *TopicConfig, v string) { c.Table.KafkaColumn = v })),
 		key("table.topic.on.rewind", "string", "pause", "What to do when somebody rolled the table back: pause, replay the records, or accept the gap.", setOnRewind),
 		key("table.topic.on.incompatible", "string", "dlq", "What to do with a schema that the table cannot hold: send its records to the dead letters, give the fields that do not fit a new column (x__v2 for x), or pause until somebody changes the table.", setOnIncompatible),
+		key("table.topic.column.case", "string", "preserve", "Letters of the names of columns that the table gets: preserve, as the schema has them; lower; upper. Fields find their column whatever its case is.",
+			oneOf(func(c *TopicConfig, v string) { c.Table.ColumnCase = v }, nil, "preserve", "lower", "upper")),
 		key("table.topic.schema.check", "string", SchemaCheckOff, "What a new version of a subject of the topic meets at the registry if the table cannot hold it: off, nothing; warn, a warning; enforce, it is refused.",
 			oneOf(func(c *TopicConfig, v string) { c.Table.SchemaCheck = v }, nil, SchemaCheckOff, SchemaCheckWarn, SchemaCheckEnforce)),
 		key("table.topic.validate", "string", string(ValidateNone), "What is validated of the values, and keys, that name the schema of a column before they are appended: none, nothing; id, that the schema is a version of the subject; full, that the payload becomes a row too.",
