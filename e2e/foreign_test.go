@@ -6,12 +6,19 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/array"
+	"github.com/apache/arrow-go/v18/arrow/memory"
+	"github.com/apache/iceberg-go"
+	icebergrest "github.com/apache/iceberg-go/catalog/rest"
+	"github.com/apache/iceberg-go/table"
 	"github.com/hamba/avro/v2"
 
 	"github.com/tabletopic/tabletopic/internal/lab"
@@ -359,5 +366,99 @@ func (f *foreignWriter) verify() {
 	}
 	if err != nil || code != 0 || report.Others != len(f.theirs) || deleted != len(f.deleted) {
 		f.t.Errorf("table verify: exit %d, %v, want %d rows of other writers and %d deleted\n%s", code, err, len(f.theirs), len(f.deleted), out)
+	}
+}
+
+// deleteEqual deletes the rows of a table that have one of the ids, by an equality delete, as writers of
+// streams do that do not look for them.
+func deleteEqual(t testing.TB, s *server, topic string, ids ...int64) {
+	t.Helper()
+	ctx := context.Background()
+	cat, err := icebergrest.NewCatalog(ctx, "ours", s.catalogURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, time.Minute, "an equality delete", func() error { // our commit may be faster
+		tab, err := cat.LoadTable(ctx, []string{"default", topic})
+		if err != nil {
+			return err
+		}
+		id, _ := tab.Schema().FindFieldByName("id")
+		keys, err := table.SchemaToArrowSchema(iceberg.NewSchema(0, iceberg.NestedField{ID: id.ID, Name: id.Name, Type: id.Type}), nil, true, false)
+		if err != nil {
+			return err
+		}
+		b := array.NewRecordBuilder(memory.DefaultAllocator, keys)
+		defer b.Release()
+		b.Field(0).(*array.Int64Builder).AppendValues(ids, nil)
+		batch := b.NewRecordBatch()
+		defer batch.Release()
+		tx := tab.NewTransaction()
+		if err := tx.CommitEqualityDeletes(ctx, []int{id.ID}, func(yield func(arrow.RecordBatch, error) bool) { yield(batch, nil) }, nil); err != nil {
+			return err
+		}
+		_, err = tx.Commit(ctx)
+		return err
+	})
+}
+
+// Equality deletes that another writer adds between our commits hide the rows from before them and none
+// from later, whatever the schema and whatever our compaction makes of the files: a key that is deleted
+// and comes again is one row, in each engine.
+func TestEqualityDeletesHideWhatCameBefore(t *testing.T) {
+	t.Parallel()
+	l := directoryLake(t)
+	l.queryEnv = sharedEngines(t)
+	s := l.server(t)
+	const topic = "states"
+	s.createTopic(topic, 1, 200*time.Millisecond, "table.topic.compact.min.files", "2")
+	const wider = `{"type": "record", "name": "Event", "fields": [{"name": "id", "type": "long"}, {"name": "text", "type": "string"}, {"name": "note", "type": ["null", "string"], "default": null}]}`
+	old, young := registerSchema(t, s, topic+"-value", eventSchema), registerSchema(t, s, topic+"-value", wider)
+	put := func(text string, ids ...int64) {
+		t.Helper()
+		for i, id := range ids { // both schemas in one round of commits
+			header, schema, row := old, eventSchema, obj{"id": id, "text": text}
+			if i%2 == 1 {
+				header, schema, row = young, wider, obj{"id": id, "text": text, "note": in("string", "n"+text)}
+			}
+			produceAll(t, s, topic, encoded(t, header, schema, row))
+		}
+		tableHolds(t, s, topic)
+	}
+	check := func(want string) {
+		t.Helper()
+		for _, engine := range []string{"spark", "trino", "duckdb"} { // PyIceberg 0.12 reads no equality deletes
+			if got := l.query(t, s, engine, "SELECT id, text, note FROM ice.default."+topic); got != want {
+				t.Errorf("%s reads\n%swant\n%s", engine, got, want)
+			}
+		}
+	}
+	put("a", 1, 2, 3, 4)
+	deleteEqual(t, s, topic, 1, 2)
+	put("b", 2, 1)
+	deleteEqual(t, s, topic, 1)
+	deleteEqual(t, s, topic, 4)
+	put("c", 1)
+	check("id,text,note\n1,c,NULL\n2,b,NULL\n3,a,NULL\n")
+	s.kill()
+	s.start()
+	put("d", 5, 6)
+	deleteEqual(t, s, topic, 5)
+	put("e", 7, 5)
+	put("f", 8) // there is something to compact, too
+	for range 2 {
+		if out, code := s.cli("", "table", "compact", topic); code != 0 {
+			t.Fatalf("table compact: exit %d\n%s", code, out)
+		}
+		check("id,text,note\n1,c,NULL\n2,b,NULL\n3,a,NULL\n5,e,ne\n6,d,nd\n7,e,NULL\n8,f,NULL\n")
+	}
+	var status node.TableStatus
+	if err := s.api("/api/tables/"+topic, &status); err != nil || status.Compacted == nil {
+		t.Errorf("no compaction came to anything: %v", err)
+	}
+	// partition, start, next, end, rows, dead, lost, duplicates, beyond, ahead, deleted, gaps
+	out, code := s.cli("", "table", "verify", topic, "--deep")
+	if lines := strings.Split(out, "\n"); code != 0 || len(lines) < 2 || !slices.Equal(strings.Fields(lines[1]), strings.Fields("0 0 12 12 7 0 0 0 0 0 5 0")) {
+		t.Errorf("table verify: exit %d\n%s", code, out)
 	}
 }
