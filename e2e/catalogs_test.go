@@ -161,6 +161,13 @@ func testCatalog(t *testing.T, name string, f foreign, engines []string) {
 	produceAll(t, s, "people", encoded(t, h1, v1, person1{4, "Lima"}))
 	waitForTable(t, s, "people", 4, time.Minute)
 
+	// A table of format version 3, with a type that the lists of columns of Hive and Glue do not have.
+	v3 := rec(idField + `,{"name":"x","type":["long","string"]}`)
+	s.createTopic("notes", 1, 500*time.Millisecond, append(topic[:2:2], append(topic[4:], "table.topic.format.version", "3", "table.topic.mapping.json", "variant")...)...)
+	h3 := registerSchema(t, s, "notes-value", v3)
+	produceAll(t, s, "notes", encoded(t, h3, v3, obj{"id": int64(1), "x": int64(5)}), encoded(t, h3, v3, obj{"id": int64(2), "x": "five"}))
+	waitForTable(t, s, "notes", 2, time.Minute)
+
 	if out, code := s.cli("", "table", "verify", "people", "--deep"); code != 0 {
 		t.Errorf("verify: %s", out)
 	}
@@ -172,6 +179,7 @@ func testCatalog(t *testing.T, name string, f foreign, engines []string) {
 		{"trino", "SELECT id, city, nick FROM ice.crm.people", "id,city,nick\n1,Rome,NULL\n2,Oslo,NULL\n3,Bonn,ada\n4,Lima,NULL\n"},
 		{"trino", "SELECT id FROM ice.crm.people WHERE city = 'Lima'", "id\n4\n"},
 		{"spark", "SELECT id FROM ice.crm.people WHERE city = 'Lima'", "id\n4\n"},
+		{"spark", "SELECT id, to_json(x) AS x FROM ice.crm.notes", "id,x\n1,5\n2,\"\"\"five\"\"\"\n"},
 		// The files of the first spec are of three cities, that of the second has a bucket.
 		{"spark", "SELECT partition.city AS city, partition.city_trunc_1 AS c, count(partition.id_bucket_4) AS buckets FROM ice.crm.people.files GROUP BY 1, 2", "city,c,buckets\nBonn,NULL,0\nNULL,L,1\nOslo,NULL,0\nRome,NULL,0\n"},
 	} {

@@ -44,9 +44,9 @@ func Path(t testing.TB, elem ...string) string {
 	return path
 }
 
-// FreePort returns a TCP port of the loopback that nobody listens on at the moment. It lies
-// below the ports that the kernel gives to clients, so that a server that is ended and
-// started again finds it free.
+// FreePort returns a TCP port of the loopback that nobody listens on at the moment, and that it has
+// given to nobody else. It lies below the ports that the kernel gives to clients, so that a server that
+// is ended and started again finds it free.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	port, err := freePort()
@@ -56,9 +56,14 @@ func FreePort(t testing.TB) int {
 	return port
 }
 
+var given sync.Map // ports
+
 func freePort() (port int, err error) {
 	for range 100 {
 		port = 15_000 + rand.IntN(17_000)
+		if _, taken := given.LoadOrStore(port, true); taken {
+			continue
+		}
 		var l net.Listener
 		if l, err = net.Listen("tcp", loopback(port)); err == nil {
 			return port, l.Close()
