@@ -78,6 +78,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		{"SchemaCommitsRace", schemaRace},
 		{"PartitionSpecsComeAndGo", partitionSpecs},
 		{"SortOrdersComeAndGo", sortOrders},
+		{"FilesTakeThePlaceOfOthers", replacement},
 		{"EmptySnapshotAndProperties", emptySnapshot},
 		{"NamesAreKnownBefore", namesKnown},
 		{"RecreatedTableIsAnotherTable", recreated},
@@ -104,12 +105,17 @@ func Schema() *iceberg.Schema {
 // DataFile describes a file of ten rows that nobody reads.
 func DataFile(t *testing.T, tbl *table.Table, name string) iceberg.DataFile {
 	t.Helper()
+	return dataFile(t, tbl, name, 10)
+}
+
+func dataFile(t *testing.T, tbl *table.Table, name string, rows int64) iceberg.DataFile {
+	t.Helper()
 	b, err := iceberg.NewDataFileBuilder(tbl.Spec(), iceberg.EntryContentData, catalog.DataLocation(tbl, name+".parquet"),
-		iceberg.ParquetFile, nil, nil, nil, 10, 1000)
+		iceberg.ParquetFile, nil, nil, nil, rows, 1000)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return b.ValueCounts(map[int]int64{1: 10}).Build()
+	return b.ValueCounts(map[int]int64{1: rows}).Build()
 }
 
 func create(t *testing.T, f Fixture, properties iceberg.Properties) *table.Table {
@@ -598,6 +604,47 @@ func sortOrders(t *testing.T, f Fixture) {
 	seen := load(t, f.Other, next)
 	equal(t, "order id", seen.Metadata().DefaultSortOrder(), first.OrderID())
 	equal(t, "orders", len(seen.Metadata().SortOrders()), 3)
+}
+
+// Files take the place of others that are in the table, also when others commit first or the answer
+// is lost; of files that have left it none does, on no later base.
+func replacement(t *testing.T, f Fixture) {
+	tbl := create(t, f, nil)
+	first := commit(t, f.Catalog, tbl, files(t, f, tbl, "a", "b"))
+	replace := func(base *table.Table, name string, rows int64, replaced ...string) catalog.Commit {
+		r := &catalog.Replacement{Sequence: base.Metadata().LastSequenceNumber()}
+		for _, name := range replaced {
+			r.Files = append(r.Files, DataFile(t, tbl, name))
+		}
+		return catalog.Commit{Files: []iceberg.DataFile{dataFile(t, tbl, name, rows)}, Replaces: r, Snapshot: true}
+	}
+	commit(t, f.Other, first, files(t, f, tbl, "c"))
+	merged := replace(first, "ab", 20, "a", "b")
+	if _, err := f.Catalog.Commit(t.Context(), first, merged); !errors.Is(err, catalog.ErrCommitConflict) {
+		t.Fatalf("replacement on a base that was: %v", err)
+	}
+	next := commit(t, f.Catalog, load(t, f.Catalog, tbl), merged)
+	equal(t, "files", contents(t, f, tbl), []string{"ab", "c"})
+	seen := load(t, f.Other, tbl).CurrentSnapshot()
+	equal(t, "snapshot", []any{seen.SnapshotID, seen.Summary.Operation, seen.Summary.Properties["total-records"], seen.Summary.Properties["deleted-data-files"]},
+		[]any{next.CurrentSnapshot().SnapshotID, table.OpReplace, "30", "2"})
+	if _, err := f.Catalog.Commit(t.Context(), next, replace(first, "ba", 20, "a", "b")); !errors.Is(err, catalog.ErrFilesChanged) {
+		t.Errorf("replacement of files that have left: %v", err)
+	}
+	if _, err := f.Catalog.Commit(t.Context(), next, replace(next, "less", 19, "ab")); err == nil || errors.Is(err, catalog.ErrCommitUnknown) {
+		t.Errorf("replacement by fewer rows: %v", err)
+	}
+	f.LoseAnswer()
+	all := replace(next, "abc", 30, "ab", "c")
+	all.Replaces.Files[0] = dataFile(t, tbl, "ab", 20)
+	if _, err := f.Catalog.Commit(t.Context(), next, all); !errors.Is(err, catalog.ErrCommitUnknown) {
+		t.Fatalf("replacement whose answer is lost: %v", err)
+	}
+	equal(t, "files", contents(t, f, tbl), []string{"abc"})
+	if _, err := f.Catalog.Commit(t.Context(), load(t, f.Catalog, tbl), all); !errors.Is(err, catalog.ErrFilesChanged) {
+		t.Errorf("replacement that had taken effect: %v", err)
+	}
+	equal(t, "files", contents(t, f, tbl), []string{"abc"})
 }
 
 // A snapshot without files can carry offsets; properties can go alone.
