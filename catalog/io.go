@@ -28,18 +28,22 @@ type Locator interface {
 type IO struct {
 	ctx     context.Context // iceberg-go's file calls carry none
 	locator Locator
+	recent  *Recent // nil for none
 }
 
 // NewIO returns a file system whose calls end when ctx does.
-func NewIO(ctx context.Context, locator Locator) *IO { return &IO{ctx, locator} }
+func NewIO(ctx context.Context, locator Locator) *IO { return &IO{ctx: ctx, locator: locator} }
 
 // FS returns what table.New takes.
 func FS(locator Locator) func(context.Context) (icebergio.IO, error) {
 	return func(ctx context.Context) (icebergio.IO, error) { return NewIO(ctx, locator), nil }
 }
 
-// ReadFile returns the content of a file.
+// ReadFile returns the content of a file, which must not be changed.
 func (f *IO) ReadFile(location string) ([]byte, error) {
+	if data, ok := f.recent.get(location); ok {
+		return data, nil
+	}
 	bucket, key, err := f.locator.Resolve(f.ctx, location)
 	if err != nil {
 		return nil, err
@@ -48,10 +52,11 @@ func (f *IO) ReadFile(location string) ([]byte, error) {
 	if err != nil {
 		return nil, fileError("read", location, err)
 	}
+	f.recent.put(location, data)
 	return data, nil
 }
 
-// WriteFile creates a file. One of the same content is taken for our own, made by an
+// WriteFile creates a file, whose content must not be changed later. One of the same content is taken for our own, made by an
 // attempt whose answer was lost; any other is an error that wraps fs.ErrExist.
 func (f *IO) WriteFile(location string, content []byte) error {
 	bucket, key, err := f.locator.Resolve(f.ctx, location)
@@ -61,12 +66,13 @@ func (f *IO) WriteFile(location string, content []byte) error {
 	err = bucket.PutIfAbsent(f.ctx, key, content)
 	if errors.Is(err, objectstore.ErrExists) {
 		if old, getErr := bucket.Get(f.ctx, key, 0, -1); getErr == nil && bytes.Equal(old, content) {
-			return nil
+			err = nil
 		}
 	}
 	if err != nil {
 		return fileError("create", location, err)
 	}
+	f.recent.put(location, content)
 	return nil
 }
 
@@ -137,6 +143,7 @@ func (f *IO) DeleteFiles(ctx context.Context, locations []string) ([]string, err
 	var errs []error
 	buckets := map[objectstore.Bucket]map[string]string{} // location by key
 	for _, location := range locations {
+		f.recent.remove(location)
 		bucket, key, err := f.locator.Resolve(f.ctx, location)
 		if err != nil {
 			errs = append(errs, err)

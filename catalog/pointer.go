@@ -35,6 +35,7 @@ type Pointer interface {
 type PointerCatalog struct {
 	Pointer Pointer
 	Locator Locator
+	Recent  *Recent // for commits; nil for none
 }
 
 // Load implements Catalog.
@@ -127,7 +128,7 @@ func (c PointerCatalog) Create(ctx context.Context, id table.Identifier, schema 
 
 // Commit implements Catalog.
 func (c PointerCatalog) Commit(ctx context.Context, base *table.Table, change Commit) (*table.Table, error) {
-	fs := NewIO(ctx, c.Locator)
+	fs := NewIO(ctx, c.Locator).Recently(c.Recent)
 	// Look first, so that a base that is old already costs no file.
 	if err := c.unchanged(ctx, base); err != nil {
 		return nil, err

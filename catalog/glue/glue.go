@@ -84,7 +84,7 @@ func Open(ctx context.Context, locator catalog.Locator, cfg Config) (*Catalog, e
 		o.HTTPClient = awshttp.NewBuildableClient().WithTimeout(cfg.Timeout)
 	})
 	p := &pointer{client: client, cfg: cfg}
-	return &Catalog{catalog.PointerCatalog{Pointer: p, Locator: locator}, p}, nil
+	return &Catalog{catalog.PointerCatalog{Pointer: p, Locator: locator, Recent: &catalog.Recent{}}, p}, nil
 }
 
 // Connect tells whether the catalog answers and lets us read it.

@@ -110,7 +110,7 @@ func Open(locator catalog.Locator, cfg Config) (*Catalog, error) {
 		m.addresses = append(m.addresses, net.JoinHostPort(u.Hostname(), port))
 	}
 	m.life, m.end = context.WithCancel(context.Background())
-	return &Catalog{catalog.PointerCatalog{Pointer: m, Locator: locator}, m}, nil
+	return &Catalog{catalog.PointerCatalog{Pointer: m, Locator: locator, Recent: &catalog.Recent{}}, m}, nil
 }
 
 // Connect tells whether the metastore answers.

@@ -83,6 +83,7 @@ type Catalog struct {
 	locator   catalog.Locator
 	transport *transport
 	now       func() time.Time
+	recent    catalog.Recent
 
 	connecting chan struct{}                // held by the one who asks for the configuration
 	client     atomic.Pointer[rest.Catalog] // nil until the catalog has told it
@@ -275,7 +276,7 @@ func (c *Catalog) Commit(ctx context.Context, base *table.Table, change catalog.
 	if err != nil {
 		return nil, fmt.Errorf("commit %v: %w: %w", base.Identifier(), catalog.ErrCommitUnknown, err)
 	}
-	fs := catalog.NewIO(ctx, c.locator)
+	fs := catalog.NewIO(ctx, c.locator).Recently(&c.recent)
 	p, err := catalog.Prepare(ctx, fs, base, change)
 	if err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ import (
 
 // Commit implements catalog.Catalog.
 func (c *Catalog) Commit(ctx context.Context, base *table.Table, change catalog.Commit) (*table.Table, error) {
-	fs := catalog.NewIO(ctx, c.locator)
+	fs := catalog.NewIO(ctx, c.locator).Recently(&c.recent)
 	// Look first, so that a base that is old already costs no file.
 	if now, err := c.location(ctx, base.Identifier(), Table); errors.Is(err, catalog.ErrNoTable) {
 		return nil, err

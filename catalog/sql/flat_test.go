@@ -101,3 +101,44 @@ func TestCommitsStayFlat(t *testing.T) {
 		t.Errorf("%d metadata files and manifests are in the store", keys)
 	}
 }
+
+// A commit reads nothing of what its process wrote before, merges of manifests included; what another
+// process committed it reads from the store, and every file stays in the table.
+func TestCommitsReadNothingOfTheirOwn(t *testing.T) {
+	counter := &objectstore.Counter{}
+	store := catalogtest.Store{Prefix: "file:///w/", Bucket: objectstore.Observe(objectstore.NewMemory(), counter)}
+	database := sqliteEngine(t)
+	id := table.Identifier{"web", "clicks"}
+	own, other := open(t, database, store), open(t, database, store)
+	tbl, err := own.Create(t.Context(), id, catalogtest.Schema(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit := func(c *Catalog) {
+		t.Helper()
+		f, err := iceberg.NewDataFileBuilder(tbl.Spec(), iceberg.EntryContentData, catalog.DataLocation(tbl, uuid.NewString()+".parquet"),
+			iceberg.ParquetFile, nil, nil, nil, 10, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tbl, err = c.Commit(t.Context(), tbl, catalog.Commit{Files: []iceberg.DataFile{f.Build()}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const commits = 30
+	for range commits {
+		commit(own)
+	}
+	if n := counter.Count(objectstore.OpGet); n > 0 {
+		t.Errorf("%d reads in %d commits of one process", n, commits)
+	}
+	commit(other)
+	commit(own)
+	if n := counter.Count(objectstore.OpGet); n == 0 {
+		t.Error("no reads, after another process committed")
+	}
+	tasks, err := tbl.Scan().PlanFiles(t.Context())
+	if err != nil || len(tasks) != commits+2 {
+		t.Fatalf("the table has %d files, %v, want %d", len(tasks), err, commits+2)
+	}
+}

@@ -50,6 +50,7 @@ type Catalog struct {
 	locator catalog.Locator
 	cfg     Config
 	cache   *cache
+	recent  catalog.Recent
 	swept   atomic.Int64 // when request keys were deleted last, in Unix milliseconds
 }
 
