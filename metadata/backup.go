@@ -53,7 +53,7 @@ type BackupConfig struct {
 	// Interval is how often a snapshot is taken, if something changed. 10 s if zero.
 	Interval time.Duration
 	// Keep is how many snapshots are kept; only the newest is needed, and its bases, which are kept
-	// besides. 16 if zero.
+	// besides. There may be half as many more: they are deleted together, with one request. 16 if zero.
 	Keep int64
 
 	leastBase int64 // leastBase if zero
@@ -82,7 +82,7 @@ type Backup struct {
 	// The loop's own.
 	last    SnapshotInfo  // newest in the bucket; Number 0 if none
 	cost    time.Duration // of reading and packing the tables for it that every snapshot has in whole
-	rebased bool          // a base may not be one any more since snapshots were deleted
+	rebased bool          // snapshots that are not needed may lie anywhere: old bases, and what was not deleted when it was due
 
 	wake       chan struct{} // cap 1: somebody waits
 	cancel     context.CancelFunc
@@ -104,6 +104,7 @@ func (s *Store) Backup(ctx context.Context, bucket objectstore.Bucket, cfg Backu
 	b := &Backup{
 		s: s, bucket: bucket, cfg: cfg,
 		wake: make(chan struct{}, 1), stopped: make(chan struct{}), superseded: make(chan struct{}), moved: make(chan struct{}),
+		rebased: true, // an earlier process may have left some
 	}
 	ctx = objectstore.For(ctx, objectstore.ForMetadata)
 	if err := b.claim(ctx); err != nil {
@@ -516,10 +517,11 @@ func (b *Backup) newest(ctx context.Context) error {
 	return fmt.Errorf("the bucket has %s: a database was restored since generation %d: %w", key, b.own.number, ErrSuperseded)
 }
 
-// prune deletes the snapshots that are too old and no bases of the newest, and with the first of a
-// generation those of the one before the last.
-func (b *Backup) prune(ctx context.Context) error {
-	own, oldest := b.own.number, b.last.Number-b.cfg.Keep
+// prune deletes the snapshots that are too old and no bases of the newest, some of them together, and with the
+// first of a generation those of the one before the last.
+func (b *Backup) prune(ctx context.Context) (err error) {
+	defer func() { b.rebased = b.rebased || err != nil }()
+	own, oldest, together := b.own.number, b.last.Number-b.cfg.Keep, max(1, b.cfg.Keep/2)
 	needed := func(n int64) bool {
 		base := slices.ContainsFunc(b.last.bases, func(o snapshotBase) bool { return o.number == n })
 		return n > oldest || base && !invariant.Off("metadata-keep-bases")
@@ -535,8 +537,13 @@ func (b *Backup) prune(ctx context.Context) error {
 				keys = append(keys, snapshotKey(own, n))
 			}
 		}
-	} else if oldest > 0 && !needed(oldest) {
-		keys = append(keys, snapshotKey(own, oldest))
+		b.rebased = false
+	} else if oldest%together == 0 {
+		for n := max(1, oldest-together+1); n <= oldest; n++ {
+			if !needed(n) {
+				keys = append(keys, snapshotKey(own, n))
+			}
+		}
 	}
 	if b.last.Number == 1 && own > 2 {
 		numbers, err := listSnapshots(ctx, b.bucket, own-2)
@@ -547,11 +554,7 @@ func (b *Backup) prune(ctx context.Context) error {
 			keys = append(keys, snapshotKey(own-2, n))
 		}
 	}
-	if err := b.bucket.Delete(ctx, keys...); err != nil {
-		return err
-	}
-	b.rebased = false
-	return nil
+	return b.bucket.Delete(ctx, keys...)
 }
 
 // read makes the next snapshot of the database as it is now; data is nil if it is the last one.

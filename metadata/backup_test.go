@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -366,6 +367,66 @@ func TestSnapshotsOnlyOfChangesAndFew(t *testing.T) {
 	if d := cmp.Diff(keys(), before); d != "" {
 		t.Fatalf("an idle database wrote:\n%s", d)
 	}
+}
+
+// undeleting is a bucket that may refuse to delete.
+type undeleting struct {
+	objectstore.Bucket
+	refuses atomic.Bool
+}
+
+func (b *undeleting) Delete(ctx context.Context, keys ...string) error {
+	if b.refuses.Load() {
+		return objectstore.ErrRefused
+	}
+	return b.Bucket.Delete(ctx, keys...)
+}
+
+// Old snapshots are deleted together, so that a snapshot costs little more than the two requests that it
+// needs. What an earlier process left goes, too, and so does what could not be deleted when it was due.
+func TestOldSnapshotsAreDeletedTogether(t *testing.T) {
+	const keep, changes = 16, 100
+	bucket, counter := &undeleting{Bucket: objectstore.NewMemory()}, &objectstore.Counter{}
+	s := openStore(t, newSQLite(t), nil)
+	change := func(n int) {
+		for range n {
+			register(t, s)
+			if err := s.Durable(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	check := func(when string, most int) {
+		t.Helper()
+		if err := s.Durable(t.Context()); err != nil { // it begins when those that are too old are gone
+			t.Fatal(err)
+		}
+		numbers, err := listSnapshots(t.Context(), bucket, 1)
+		if err != nil || len(numbers) < keep || len(numbers) > most {
+			t.Fatalf("%s %d snapshots, %v, want %d to %d", when, len(numbers), err, keep, most)
+		}
+	}
+	bucket.refuses.Store(true)
+	first := startBackup(t, s, bucket, BackupConfig{Interval: time.Hour, Keep: keep})
+	change(2 * keep)
+	check("deletions are refused:", 2*keep+1)
+	if err := first.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	bucket.refuses.Store(false)
+	startBackup(t, s, objectstore.Observe(bucket, counter), BackupConfig{Interval: time.Hour, Keep: keep})
+	change(1)
+	check("after a restart:", keep+keep/2)
+	change(changes)
+	check("after many changes:", keep+keep/2)
+	if n := counter.Count(objectstore.OpDelete); n > 1+changes/(keep/2)+1 {
+		t.Errorf("%d requests to delete snapshots, of %d", n, changes)
+	}
+	bucket.refuses.Store(true)
+	change(keep)
+	bucket.refuses.Store(false)
+	change(1)
+	check("after deletions were refused:", keep+keep/2)
 }
 
 // However long the bucket is away, snapshots are tried again in intervals.
