@@ -3,6 +3,7 @@
 # make soak    the same properties for longer
 # make bench   the numbers of docs/benchmarks.md, with machine and commit
 # make bench-peer  the same rows through Kafka, Kafka Connect and the Iceberg sink, side by side, with the ratios
+# make bench-kafka  the same records through an Apache Kafka broker, side by side, with the ratios
 # make mutate  switches each guard off in turn; its test must fail
 # make lab     installs the pinned servers, clients and engines into $(TABLETOPIC_LAB)
 SHELL := bash
@@ -16,7 +17,7 @@ FUZZTIME ?= 10s
 
 again = if [ -s $(1) ]; then echo 'failed, and passed when run again:'; cat $(1); fi; rm -f $(1)
 
-.PHONY: test check race sim fuzz mutate e2e soak bench bench-peer lab vet prerequisites build
+.PHONY: test check race sim fuzz mutate e2e soak bench bench-peer bench-kafka lab vet prerequisites build
 
 test: prerequisites vet lab race sim fuzz mutate e2e
 
@@ -69,3 +70,6 @@ bench:
 
 bench-peer:
 	e2e/lab/bench-peer
+
+bench-kafka:
+	e2e/lab/bench-kafka

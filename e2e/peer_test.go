@@ -56,7 +56,7 @@ func BenchmarkPeer(b *testing.B) {
 		for _, e := range p.entrants {
 			p.drain(e, 0, *peerRows/2)
 		}
-		p.measures, p.results = nil, map[string]*[2][]float64{} // that was to warm them up
+		p.comparison = newComparison("Kafka + Connect", "Table Topic") // that was to warm them up
 		for round := 1; round <= *peerRounds; round++ {
 			for _, turn := range p.turns() {
 				for i := range p.entrants {
@@ -64,21 +64,21 @@ func BenchmarkPeer(b *testing.B) {
 				}
 			}
 		}
+		fmt.Printf("\n%s\n\n", peerVersions(b, peerJars...))
 		p.print(os.Stdout)
 	}
 	b.ReportMetric(0, "ns/op")
 }
 
 type peerRun struct {
+	*comparison
 	b        *testing.B
 	catalog  string // URI
 	entrants [2]*entrant
-	measures []string                 // in the order of the table
-	results  map[string]*[2][]float64 // of the peer and of ours, by round
 }
 
 func newPeerRun(b *testing.B) *peerRun {
-	p := &peerRun{b: b, catalog: lab.IcebergREST(b, "file://"+b.TempDir(), ""), results: map[string]*[2][]float64{}}
+	p := &peerRun{b: b, catalog: lab.IcebergREST(b, "file://"+b.TempDir(), ""), comparison: newComparison("Kafka + Connect", "Table Topic")}
 	p.entrants = [2]*entrant{kafkaAndConnect(b, p.catalog), tableTopic(b, p.catalog)}
 	for _, e := range p.entrants { // the sink's tasks would race to do it, and this catalog fails the second
 		if err := call(http.MethodPost, p.catalog+"/v1/namespaces", map[string][]string{"namespace": {e.namespace}}, nil); err != nil {
@@ -254,40 +254,9 @@ func (p *peerRun) report(e *entrant, what string, m *measurement, rows int64) {
 	p.add(e, what+": CPU s per million rows", m.cpu()*1e6/float64(rows))
 }
 
-// add keeps one result, and says it to those who wait.
+// add keeps one result.
 func (p *peerRun) add(e *entrant, measure string, value float64) {
-	fmt.Fprintf(os.Stderr, "%s  %s  %s: %s\n", time.Now().Format(time.TimeOnly), e.namespace, measure, readable(value))
-	if p.results[measure] == nil {
-		p.measures = append(p.measures, measure)
-		p.results[measure] = &[2][]float64{}
-	}
-	values := &p.results[measure][slices.Index(p.entrants[:], e)]
-	*values = append(*values, value)
-}
-
-// print writes medians, and the median of the ratios of turns that followed each other.
-func (p *peerRun) print(w io.Writer) {
-	fmt.Fprintf(w, "\n%s\n\n| what | Kafka + Connect | Table Topic | ours / theirs |\n|---|---|---|---|\n", peerVersions(p.b))
-	for _, measure := range p.measures {
-		theirs, ours := p.results[measure][0], p.results[measure][1]
-		ratios := make([]float64, len(ours))
-		for i := range ratios {
-			ratios[i] = ours[i] / theirs[i]
-		}
-		fmt.Fprintf(w, "| %s | %s | %s | %.2g |\n", measure, readable(median(theirs)), readable(median(ours)), median(ratios))
-	}
-}
-
-func median(v []float64) float64 {
-	slices.Sort(v)
-	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
-}
-
-func readable(v float64) string {
-	if v >= 1000 {
-		return fmt.Sprintf("%.0f", v)
-	}
-	return fmt.Sprintf("%.3g", v)
+	p.comparison.add(slices.Index(p.entrants[:], e), measure, value)
 }
 
 // A measurement is of the counted processes of an entrant, from its begin on.
@@ -339,12 +308,16 @@ func (m *measurement) peakMB() (sum float64) {
 	return sum
 }
 
-// addTopic makes a topic and waits until clients can write to it.
-func addTopic(s *server, topic string, partitions int32) {
+// addTopic makes a topic, with configurations, each a name and a value, and waits until clients can write to it.
+func addTopic(s *server, topic string, partitions int32, config ...string) {
 	s.t.Helper()
 	ctx, admin := context.Background(), s.admin()
 	defer admin.Close()
-	if resp, err := admin.CreateTopic(ctx, partitions, 1, nil, topic); err != nil {
+	set := map[string]*string{}
+	for i := 0; i < len(config); i += 2 {
+		set[config[i]] = &config[i+1]
+	}
+	if resp, err := admin.CreateTopic(ctx, partitions, 1, set, topic); err != nil {
 		s.t.Fatalf("create topic %s: %v %s", topic, err, resp.ErrMessage)
 	}
 	eventually(s.t, time.Minute, "leaders of "+topic, func() error {
@@ -396,7 +369,7 @@ var (
 // that its own scripts and files come with.
 func kafkaAndConnect(b *testing.B, catalog string) *entrant {
 	registry := apicurio(b)
-	broker, kafka := kafkaNode(b)
+	broker, kafka := kafkaNode(b, b.TempDir())
 	worker, connect := connectWorker(b, kafka, registry)
 	s := &server{t: b, kafka: kafka, http: registry + "/apis/ccompat/v7"}
 	const namespace = "peer"
@@ -445,15 +418,15 @@ func kafkaAndConnect(b *testing.B, catalog string) *entrant {
 	}
 }
 
-// kafkaNode starts broker and controller as one process.
-func kafkaNode(b *testing.B) (cmd *exec.Cmd, address string) {
+// kafkaNode starts broker and controller as one process, whose log is in dir.
+func kafkaNode(b *testing.B, dir string) (cmd *exec.Cmd, address string) {
 	address = freeAddress(b)
 	controller := freeAddress(b)
 	config := properties(b, "server.properties",
 		"process.roles=broker,controller", "node.id=1",
 		"listeners=PLAINTEXT://"+address+",CONTROLLER://"+controller,
 		"controller.listener.names=CONTROLLER", "controller.quorum.voters=1@"+controller,
-		"log.dirs="+b.TempDir(),
+		"log.dirs="+dir,
 		"offsets.topic.replication.factor=1", "transaction.state.log.replication.factor=1", "transaction.state.log.min.isr=1",
 		"share.coordinator.state.topic.replication.factor=1", "share.coordinator.state.topic.min.isr=1")
 	args := "@" + lab.Path(b, "kafka", "java.args")
@@ -507,10 +480,13 @@ func apicurio(b *testing.B) (address string) {
 	return address
 }
 
+// The jars that tell the versions of what BenchmarkPeer compares with, each after the part of the lab that has it.
+var peerJars = [][2]string{{"kafka", "kafka_2.13"}, {"connect", "connect-runtime"}, {"connect", "iceberg-kafka-connect"}, {"apicurio", "apicurio-registry-app"}}
+
 // peerVersions tells what is compared with, by the names of the jars.
-func peerVersions(b *testing.B) string {
+func peerVersions(b *testing.B, jars ...[2]string) string {
 	var out []string
-	for _, jar := range [][2]string{{"kafka", "kafka_2.13"}, {"connect", "connect-runtime"}, {"connect", "iceberg-kafka-connect"}, {"apicurio", "apicurio-registry-app"}} {
+	for _, jar := range jars {
 		text, err := os.ReadFile(lab.Path(b, jar[0], "classpath"))
 		if err != nil {
 			b.Fatal(err)
