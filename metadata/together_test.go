@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -87,6 +88,31 @@ func TestChangesTogether(t *testing.T) {
 		for id := range 5 {
 			if !ids[id+1] {
 				t.Errorf("ids are %v, want 1 to 5", ids)
+			}
+		}
+	})
+}
+
+// A statement that cannot be prepared says why, and not that its transaction is given up; changes that
+// share the transaction are done.
+func TestBadStatementSaysWhy(t *testing.T) {
+	eachEngine(t, func(t *testing.T, d database) {
+		s := openStore(t, d, nil)
+		change := func(query string) *queuedChange {
+			return &queuedChange{what: query, done: make(chan error, 1), fn: func(t *tx) error {
+				var n int
+				return t.QueryRowContext(t.ctx, query).Scan(&n)
+			}}
+		}
+		batch := []*queuedChange{change(`SELECT 1`), change(`SELECT n FROM nowhere`), change(`SELECT 2`)}
+		s.runTogether(t.Context(), batch)
+		for i, c := range batch {
+			err := <-c.done
+			if i != 1 && err != nil {
+				t.Errorf("%s: %v", c.what, err)
+			}
+			if i == 1 && (err == nil || strings.Count(err.Error(), "nowhere") < 2) { // one of which names the change
+				t.Errorf("got %v, want that there is no table nowhere", err)
 			}
 		}
 	})
