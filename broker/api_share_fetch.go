@@ -26,6 +26,7 @@ type shareFetch struct {
 	s        *shareSession
 	cfg      groupConfig
 	demand   share.Demand
+	minBytes int // to wait for
 	maxBytes int
 
 	partitions []*sharePartition // that are fetched
@@ -48,9 +49,9 @@ type shareResult struct {
 	batches  []record.Batch
 }
 
-// handleShareFetch acknowledges what the member says, and answers as soon as something was acquired,
-// at the latest after the wait that the client allows. MinBytes above one have no meaning: what was
-// acquired would be kept from other members meanwhile.
+// handleShareFetch acknowledges what the member says, and answers as soon as MinBytes can be acquired,
+// at the latest after the wait that the client allows, with what there is. Nothing is acquired before:
+// it would be kept from other members meanwhile.
 func handleShareFetch(ctx context.Context, b *Broker, r *request) (*answer, error) {
 	req := kmsg.NewPtrShareFetchRequest()
 	if err := r.decode(ctx, req); err != nil {
@@ -72,6 +73,7 @@ func handleShareFetch(ctx context.Context, b *Broker, r *request) (*answer, erro
 		demand:   share.Demand{Owner: s.owner, Records: int(req.MaxRecords), BatchRecords: int(req.BatchSize), Strict: req.ShareAcquireMode == shareAcquireStrict},
 		maxBytes: min(int(req.MaxBytes), b.cfg.MaxFetchBytes),
 	}
+	f.minBytes = min(int(req.MinBytes), f.maxBytes)
 	final := req.ShareSessionEpoch == finalEpoch
 	f.take(req, final)
 	wait := min(max(time.Duration(req.MaxWaitMillis)*time.Millisecond, 0), maxFetchWait)
@@ -189,16 +191,18 @@ func (f *shareFetch) result(key sharePartitionKey) *shareResult {
 	return res
 }
 
-// poll acquires records until there are some, or wait is over.
+// poll acquires records once there are enough, or wait is over.
 func (f *shareFetch) poll(ctx context.Context, wait time.Duration) {
 	begin := time.Now()
 	f.partitions = f.s.prepare(ctx, f.r)
 	wake := make(chan struct{}, 1)
 	var timer *time.Timer
 	for over := wait == 0; ; {
-		cold := f.acquire(ctx, false)
-		if f.records == 0 && cold && !f.failed {
-			f.acquire(ctx, true)
+		if over || f.enough() {
+			cold := f.acquire(ctx, false)
+			if f.records == 0 && cold && !f.failed {
+				f.acquire(ctx, true)
+			}
 		}
 		if f.records > 0 || f.failed || over {
 			return
@@ -222,6 +226,52 @@ func (f *shareFetch) poll(ctx context.Context, wait time.Duration) {
 		}
 		f.r.waited += time.Since(from)
 	}
+}
+
+// enough tells whether MinBytes are available, counting whole batches, or it is not known without the
+// object store, or a partition has an error.
+func (f *shareFetch) enough() bool {
+	if f.minBytes <= 1 {
+		return true
+	}
+	size := 0
+	for _, sp := range f.partitions {
+		if sp.err != nil {
+			return true
+		}
+		from, end, ok, err := f.next(sp)
+		if err != nil {
+			return true
+		}
+		if !ok || from >= end {
+			continue
+		}
+		read, err := sp.p.ReadFast(from, f.minBytes-size, f.cfg.isolation)
+		if err != nil {
+			return true
+		}
+		for _, batch := range read.Batches {
+			if sp.use.Available(batch.BaseOffset(), batch.LastOffset()) {
+				size += len(batch)
+			}
+		}
+		if size >= f.minBytes {
+			return true
+		}
+	}
+	return false
+}
+
+// next returns from where to where there may be something to acquire; ok is false if there is no room
+// for more.
+func (f *shareFetch) next(sp *sharePartition) (from, end int64, ok bool, err error) {
+	o := sp.p.Offsets()
+	from, ok, err = sp.use.Next(f.cfg.limits(), o.LogStart)
+	end = o.HighWatermark
+	if f.cfg.isolation == partition.ReadCommitted {
+		end = o.LastStable
+	}
+	return from, end, ok, err
 }
 
 // acquire takes what is available, from memory alone unless slow is set. It reports whether there
@@ -251,14 +301,9 @@ func (f *shareFetch) fail(sp *sharePartition, err error) {
 }
 
 func (f *shareFetch) acquireFrom(ctx context.Context, sp *sharePartition, slow bool) error {
-	o := sp.p.Offsets()
-	from, ok, err := sp.use.Next(f.cfg.limits(), o.LogStart)
+	from, end, ok, err := f.next(sp)
 	if err != nil {
 		return shareError(err)
-	}
-	end := o.HighWatermark
-	if f.cfg.isolation == partition.ReadCommitted {
-		end = o.LastStable
 	}
 	if !ok || from >= end {
 		return nil

@@ -350,6 +350,13 @@ func (p *Partition) Next(l Limits, logStart int64) (offset int64, ok bool, err e
 	return offset, ok, nil
 }
 
+// Available tells whether some of the offsets first to last may be acquired.
+func (p *Partition) Available(first, last int64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.state.available(first, last)
+}
+
 // changed notes that there is something to save. The caller holds mu.
 func (p *Partition) changed() {
 	p.version++

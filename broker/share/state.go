@@ -87,6 +87,16 @@ func (s *State) Next() (offset int64, ok bool) {
 	return s.end(), s.end()-s.start < int64(s.InFlight)
 }
 
+// available tells whether some of the offsets first to last may be given out.
+func (s *State) available(first, last int64) bool {
+	for i := range s.spans {
+		if sp := &s.spans[i]; sp.state == Available && sp.first <= last && sp.last >= first {
+			return true
+		}
+	}
+	return last >= s.end()
+}
+
 // A Batch is one of the log, as far as deliveries are concerned.
 type Batch struct {
 	First, Last int64
