@@ -5,8 +5,6 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
-
-	"github.com/tabletopic/tabletopic/broker/group"
 )
 
 func handleConsumerGroupHeartbeat(ctx context.Context, b *Broker, r *request, req *kmsg.ConsumerGroupHeartbeatRequest) kmsg.Response {
@@ -23,7 +21,8 @@ func handleConsumerGroupHeartbeat(ctx context.Context, b *Broker, r *request, re
 			return refused(kerr.TopicAuthorizationFailed)
 		}
 	}
-	resp, err := b.groups.ConsumerHeartbeat(ctx, req, group.Client{ID: r.clientID, Host: "/" + r.host()})
+	cfg := b.groupConfig(req.Group)
+	resp, err := b.groups.ConsumerHeartbeat(ctx, req, cfg.consumer.durations(), r.member())
 	if err != nil {
 		resp = kmsg.NewPtrConsumerGroupHeartbeatResponse()
 		resp.ErrorCode = groupCode(err)

@@ -5,8 +5,6 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
-
-	"github.com/tabletopic/tabletopic/broker/group"
 )
 
 // handleJoinGroup waits for the rebalance, which is as long as the slowest member. The
@@ -19,7 +17,7 @@ func handleJoinGroup(ctx context.Context, b *Broker, r *request, req *kmsg.JoinG
 		return resp
 	}
 	r.doneDecoding()
-	resp, err := b.groups.Join(ctx, req, group.Client{ID: r.clientID, Host: "/" + r.host()})
+	resp, err := b.groups.Join(ctx, req, r.member())
 	if err != nil {
 		resp = kmsg.NewPtrJoinGroupResponse()
 		resp.ErrorCode, resp.Generation, resp.MemberID = groupCode(err), -1, req.MemberID

@@ -5,8 +5,6 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
-
-	"github.com/tabletopic/tabletopic/broker/group"
 )
 
 func handleShareGroupHeartbeat(ctx context.Context, b *Broker, r *request, req *kmsg.ShareGroupHeartbeatRequest) kmsg.Response {
@@ -24,7 +22,7 @@ func handleShareGroupHeartbeat(ctx context.Context, b *Broker, r *request, req *
 		}
 	}
 	cfg := b.groupConfig(req.GroupID)
-	resp, err := b.groups.ShareHeartbeat(ctx, req, cfg.timeouts(), group.Client{ID: r.clientID, Host: "/" + r.host()})
+	resp, err := b.groups.ShareHeartbeat(ctx, req, cfg.share.durations(), r.member())
 	if err != nil {
 		resp = kmsg.NewPtrShareGroupHeartbeatResponse()
 		resp.ErrorCode = groupCode(err)

@@ -3,6 +3,7 @@ package broker
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"reflect"
 	"regexp"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -106,6 +108,71 @@ func TestUsersHaveWhatACLsGive(t *testing.T) {
 	}
 	if err := alice.ProduceSync(ctx, &kgo.Record{Topic: "clicks", Value: []byte("x")}).FirstErr(); !errors.Is(err, kerr.TopicAuthorizationFailed) {
 		t.Fatalf("produce after the ACL is gone: %v", err)
+	}
+}
+
+// A regular expression of a consumer matches the topics that it may describe, and no others, also
+// after its ACLs have changed.
+func TestRegularExpressionsMatchWhatMayBeDescribed(t *testing.T) {
+	b := startSecured(t, Config{}, security.Config{})
+	b.topic(t, "clicks", 1)
+	b.topic(t, "orders", 1)
+	ctx := t.Context()
+	admin := kadm.NewClient(b.as(t, "admin", security.ScramSHA512Name))
+	allow := func(acls *kadm.ACLBuilder) *kadm.ACLBuilder {
+		t.Helper()
+		acls = acls.Allow("User:alice").AllowHosts("*").ResourcePatternType(kadm.ACLPatternLiteral)
+		if results, err := admin.CreateACLs(ctx, acls); err != nil || results[0].Err != nil {
+			t.Fatalf("create ACLs: %v, %v", results, err)
+		}
+		return acls
+	}
+	allow(kadm.NewACLs().Groups("g").Operations(kadm.OpRead))
+	allow(kadm.NewACLs().Topics("clicks").Operations(kadm.OpDescribe))
+	alice := b.as(t, "alice", security.ScramSHA256Name)
+	epoch, owns := int32(0), []kmsg.ConsumerGroupHeartbeatRequestTopic{}
+	// assigned sends heartbeats as a consumer does until nothing changes, and returns the topics.
+	assigned := func() string {
+		t.Helper()
+		for {
+			req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
+			req.Group, req.MemberID, req.MemberEpoch, req.Topics = "g", "m", epoch, owns
+			if epoch == 0 {
+				req.RebalanceTimeoutMillis, req.SubscribedTopicRegex = 60_000, kmsg.StringPtr(".*")
+			}
+			resp, err := req.RequestWith(ctx, alice)
+			if err != nil || resp.ErrorCode != 0 {
+				t.Fatal(err, kerr.ErrorForCode(resp.ErrorCode))
+			}
+			epoch = resp.MemberEpoch
+			if resp.Assignment == nil {
+				break
+			}
+			owns = owns[:0]
+			for _, a := range resp.Assignment.Topics {
+				owns = append(owns, kmsg.ConsumerGroupHeartbeatRequestTopic{TopicID: a.TopicID, Partitions: a.Partitions})
+			}
+		}
+		var names []string
+		for _, o := range owns {
+			topic, _ := b.set.TopicByID(uuid.UUID(o.TopicID))
+			names = append(names, topic.Name)
+		}
+		slices.Sort(names)
+		return fmt.Sprint(names)
+	}
+	if got := assigned(); got != "[clicks]" {
+		t.Errorf("assigned %s, want what alice may describe, [clicks]", got)
+	}
+	orders := allow(kadm.NewACLs().Topics("orders").Operations(kadm.OpDescribe))
+	if got := assigned(); got != "[clicks orders]" {
+		t.Errorf("assigned %s after an ACL came, want [clicks orders]", got)
+	}
+	if results, err := admin.DeleteACLs(ctx, orders); err != nil || len(results) != 1 || len(results[0].Deleted) != 1 {
+		t.Fatalf("delete ACLs: %+v, %v", results, err)
+	}
+	if got := assigned(); got != "[clicks]" {
+		t.Errorf("assigned %s after the ACL is gone, want [clicks]", got)
 	}
 }
 
@@ -409,7 +476,7 @@ func TestEveryRequestNeedsItsRights(t *testing.T) {
 		for _, epoch := range []int32{0, -1} {
 			req := kmsg.NewPtrShareGroupHeartbeatRequest()
 			req.Version, req.GroupID, req.MemberID, req.MemberEpoch, req.SubscribedTopicNames = 1, "n-shared", "m", epoch, []string{"n"}
-			if resp, err := b.groups.ShareHeartbeat(t.Context(), req, b.groups.ShareTimeouts(), group.Client{}); err != nil || resp.ErrorCode != 0 {
+			if resp, err := b.groups.ShareHeartbeat(t.Context(), req, group.Timeouts{Session: time.Minute, Heartbeat: time.Second}, group.Client{}); err != nil || resp.ErrorCode != 0 {
 				t.Fatal(err, resp)
 			}
 		}

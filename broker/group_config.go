@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -21,24 +22,39 @@ import (
 
 // groupConfig is what holds for a group.
 type groupConfig struct {
-	lockMillis      int64 // share.record.lock.duration.ms
-	deliveries      int64 // share.delivery.count.limit
-	inFlight        int64 // share.partition.max.record.locks
-	sessionMillis   int64 // share.session.timeout.ms
-	heartbeatMillis int64 // share.heartbeat.interval.ms
-	renew           bool  // share.renew.acknowledge.enable
+	consumer   timeouts // consumer.session.timeout.ms, consumer.heartbeat.interval.ms
+	share      timeouts // share.session.timeout.ms, share.heartbeat.interval.ms
+	lockMillis int64    // share.record.lock.duration.ms
+	deliveries int64    // share.delivery.count.limit
+	inFlight   int64    // share.partition.max.record.locks
+	renew      bool     // share.renew.acknowledge.enable
 	// isolation is up to where the group sees the log (share.isolation.level).
 	isolation partition.Isolation
 	// reset is where a group begins that has fetched nothing of a partition (share.auto.offset.reset).
 	reset shareReset
+
+	bounds group.Config
+	// lenient takes numbers beyond the bounds to be the bound: they were set when it was another.
+	lenient bool
+}
+
+// timeouts are how long a member is in its group without a heartbeat, and how often it sends one.
+type timeouts struct{ sessionMillis, heartbeatMillis int64 }
+
+func (t timeouts) durations() group.Timeouts {
+	return group.Timeouts{Session: time.Duration(t.sessionMillis) * time.Millisecond, Heartbeat: time.Duration(t.heartbeatMillis) * time.Millisecond}
+}
+
+// check refuses timeouts of groups of a kind, consumer or share, that cannot work.
+func (t timeouts) check(kind string) error {
+	if t.heartbeatMillis >= t.sessionMillis {
+		return refuse(kerr.InvalidConfig, "%s.heartbeat.interval.ms %d is not less than %s.session.timeout.ms %d: every member would be taken for dead", kind, t.heartbeatMillis, kind, t.sessionMillis)
+	}
+	return nil
 }
 
 func (c *groupConfig) limits() share.Limits {
 	return share.Limits{Lock: time.Duration(c.lockMillis) * time.Millisecond, Deliveries: int(c.deliveries), InFlight: int(c.inFlight)}
-}
-
-func (c *groupConfig) timeouts() group.ShareTimeouts {
-	return group.ShareTimeouts{Session: time.Duration(c.sessionMillis) * time.Millisecond, Heartbeat: time.Duration(c.heartbeatMillis) * time.Millisecond}
 }
 
 // shareReset is a value of share.auto.offset.reset.
@@ -119,9 +135,18 @@ type groupConfigKey struct {
 
 // number is a setting that is a whole number between two, both included.
 func number(name string, typ kmsg.ConfigType, least, most int64, field func(*groupConfig) *int64, doc string) groupConfigKey {
+	return bounded(name, typ, func(*groupConfig) (int64, int64) { return least, most }, field, doc)
+}
+
+// bounded is a number whose bounds are settings of the server.
+func bounded(name string, typ kmsg.ConfigType, bounds func(*groupConfig) (least, most int64), field func(*groupConfig) *int64, doc string) groupConfigKey {
 	return groupConfigKey{name, typ, doc,
 		func(c *groupConfig, value string) error {
+			least, most := bounds(c)
 			n, err := strconv.ParseInt(value, 10, 64)
+			if err == nil && c.lenient {
+				n = min(max(n, least), most)
+			}
 			if err != nil || n < least || n > most {
 				return fmt.Errorf("%q: want a whole number between %d and %d", value, least, most)
 			}
@@ -134,6 +159,12 @@ func number(name string, typ kmsg.ConfigType, least, most int64, field func(*gro
 
 // groupConfigKeys are the settings of groups, by name.
 var groupConfigKeys = []groupConfigKey{
+	bounded("consumer.heartbeat.interval.ms", kmsg.ConfigTypeInt, func(c *groupConfig) (int64, int64) {
+		return c.bounds.ConsumerMinHeartbeat.Milliseconds(), c.bounds.ConsumerMaxHeartbeat.Milliseconds()
+	}, func(c *groupConfig) *int64 { return &c.consumer.heartbeatMillis }, "how often members of the consumer protocol send heartbeats, less than consumer.session.timeout.ms"),
+	bounded("consumer.session.timeout.ms", kmsg.ConfigTypeInt, func(c *groupConfig) (int64, int64) {
+		return c.bounds.ConsumerMinSession.Milliseconds(), c.bounds.ConsumerMaxSession.Milliseconds()
+	}, func(c *groupConfig) *int64 { return &c.consumer.sessionMillis }, "how long a member of the consumer protocol is in the group after its last heartbeat"),
 	{"share.auto.offset.reset", kmsg.ConfigTypeString, "where a share group begins in a partition of which it has fetched nothing: earliest, latest, or by_duration:PnDTnHnMn.nS before now",
 		func(c *groupConfig, value string) (err error) {
 			c.reset, err = parseShareReset(value)
@@ -141,7 +172,7 @@ var groupConfigKeys = []groupConfigKey{
 		},
 		func(c *groupConfig) string { return c.reset.text }},
 	number("share.delivery.count.limit", kmsg.ConfigTypeInt, 2, 100, func(c *groupConfig) *int64 { return &c.deliveries }, "how often a record is given to a member before it is given up"),
-	number("share.heartbeat.interval.ms", kmsg.ConfigTypeInt, 100, 600_000, func(c *groupConfig) *int64 { return &c.heartbeatMillis }, "how often members send heartbeats, less than share.session.timeout.ms"),
+	number("share.heartbeat.interval.ms", kmsg.ConfigTypeInt, 100, 600_000, func(c *groupConfig) *int64 { return &c.share.heartbeatMillis }, "how often members send heartbeats, less than share.session.timeout.ms"),
 	{"share.isolation.level", kmsg.ConfigTypeString, "read_committed or read_uncommitted: whether records of transactions are given out before they are committed, and if they are aborted",
 		func(c *groupConfig, value string) error {
 			switch value {
@@ -172,22 +203,24 @@ var groupConfigKeys = []groupConfigKey{
 			return fmt.Errorf("%q: want true or false", value)
 		},
 		func(c *groupConfig) string { return strconv.FormatBool(c.renew) }},
-	number("share.session.timeout.ms", kmsg.ConfigTypeInt, 1000, 1_800_000, func(c *groupConfig) *int64 { return &c.sessionMillis }, "how long a member is in the group after its last heartbeat"),
+	number("share.session.timeout.ms", kmsg.ConfigTypeInt, 1000, 1_800_000, func(c *groupConfig) *int64 { return &c.share.sessionMillis }, "how long a member is in the group after its last heartbeat"),
 }
 
 // defaultGroupConfig is what holds for groups of which nothing is set.
 func (b *Broker) defaultGroupConfig() groupConfig {
-	timeouts := b.groups.ShareTimeouts()
+	bounds := b.groups.Config()
 	return groupConfig{
+		consumer:   timeouts{bounds.ConsumerSession.Milliseconds(), bounds.ConsumerHeartbeat.Milliseconds()},
+		share:      timeouts{bounds.ShareSession.Milliseconds(), bounds.ShareHeartbeat.Milliseconds()},
 		lockMillis: b.cfg.ShareRecordLock.Milliseconds(), deliveries: int64(b.cfg.ShareDeliveries), inFlight: int64(b.cfg.ShareRecordLocks),
-		sessionMillis: timeouts.Session.Milliseconds(), heartbeatMillis: timeouts.Heartbeat.Milliseconds(),
-		reset: shareReset{text: "latest"}, renew: true,
+		reset: shareReset{text: "latest"}, renew: true, bounds: bounds,
 	}
 }
 
-// parseGroupConfig returns what holds for a group of which raw is set.
-func (b *Broker) parseGroupConfig(raw map[string]string) (groupConfig, error) {
+// parseGroupConfig returns what holds for a group of which raw is set, be it beyond the bounds if lenient.
+func (b *Broker) parseGroupConfig(raw map[string]string, lenient bool) (groupConfig, error) {
 	c := b.defaultGroupConfig()
+	c.lenient = lenient
 	for name, value := range raw {
 		i := slices.IndexFunc(groupConfigKeys, func(k groupConfigKey) bool { return k.name == name })
 		if i < 0 {
@@ -201,10 +234,7 @@ func (b *Broker) parseGroupConfig(raw map[string]string) (groupConfig, error) {
 			return c, refuse(kerr.InvalidConfig, "config %s: %v", name, err)
 		}
 	}
-	if c.heartbeatMillis >= c.sessionMillis {
-		return c, refuse(kerr.InvalidConfig, "share.heartbeat.interval.ms %d is not less than share.session.timeout.ms %d: every member would be taken for dead", c.heartbeatMillis, c.sessionMillis)
-	}
-	return c, nil
+	return c, errors.Join(c.consumer.check("consumer"), c.share.check("share"))
 }
 
 // groupConfigRefresh is how late a node learns what another has set.
@@ -242,7 +272,7 @@ func (b *Broker) rawGroupConfigs(ctx context.Context) map[string]map[string]stri
 
 // groupConfig returns what holds for a group now.
 func (b *Broker) groupConfig(group string) groupConfig {
-	c, err := b.parseGroupConfig(b.rawGroupConfigs(b.ctx)[group])
+	c, err := b.parseGroupConfig(b.rawGroupConfigs(b.ctx)[group], true)
 	if err != nil { // it was checked when it was set, by a release that allowed it
 		b.log.Error("settings of a group are not used", "group", group, "err", err)
 		c = b.defaultGroupConfig()
@@ -286,7 +316,7 @@ func (b *Broker) alterGroup(ctx context.Context, group string, validateOnly bool
 	if err != nil {
 		return err
 	}
-	if _, err := b.parseGroupConfig(c.config); err != nil || validateOnly {
+	if _, err := b.parseGroupConfig(c.config, false); err != nil || validateOnly {
 		return err
 	}
 	if err := b.meta.AlterGroupConfig(ctx, group, c.set, c.remove); err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/tabletopic/tabletopic/broker/group"
 	"github.com/tabletopic/tabletopic/security"
 )
 
@@ -161,6 +162,16 @@ func hostOf(peer string) string {
 		host = host[:i]
 	}
 	return strings.Trim(host, "[]")
+}
+
+// member is the client as groups know it.
+func (r *request) member() group.Client {
+	access, client := r.conn.b.access, r.conn.session.client
+	m := group.Client{ID: r.clientID, Host: "/" + r.host(), Principal: client.Principal, Rights: access.Version()}
+	if access.Enabled() {
+		m.Sees = func(topic string) bool { return access.Allows(client, opDescribe, onTopic, topic) }
+	}
+	return m
 }
 
 // may reports whether the client may do op to a resource. That it may not is written down.

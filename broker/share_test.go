@@ -329,18 +329,78 @@ func (b *testBroker) setGroup(t testing.TB, group, name, value string) error {
 	return kerr.ErrorForCode(resp.Resources[0].ErrorCode)
 }
 
-// Settings of groups are checked, shown with where they come from, and hold for fetches that come later.
+// A fetch waits until the bytes that it asks for are available, and is given what there is when its
+// wait is over; what it waits for is not kept from other members.
+func TestShareFetchWaitsForMinBytes(t *testing.T) {
+	b := start(t, Config{})
+	topic := b.topic(t, "t", 1)
+	m, other := b.joinShare(t, "g", "m", topic), b.joinShare(t, "g", "other", topic)
+	producer := b.dial(t)
+	fetch := func(m *shareMember, minBytes int32, wait time.Duration) (p kmsg.ShareFetchResponseTopicPartition) {
+		t.Helper()
+		req := m.fetchRequest(wait)
+		req.MinBytes = minBytes
+		resp := m.ask(req).(*kmsg.ShareFetchResponse)
+		m.session++
+		for _, t := range resp.Topics {
+			for _, p = range t.Partitions {
+			}
+		}
+		return p
+	}
+	produceShare(t, producer, topic, 2)
+	one := fetch(m, 1, time.Minute)
+	wantAcquired(t, one, "0-1 ×1")
+	size := int32(len(one.Records))
+	done := make(chan kmsg.ShareFetchResponseTopicPartition, 1)
+	go func() { done <- fetch(m, 3*size, time.Hour) }()
+	produceShare(t, producer, topic, 2)
+	wantAcquired(t, other.until(), "2-3 ×1") // it is not kept for m
+	for range 2 {
+		select {
+		case p := <-done:
+			t.Fatalf("answered with %v, and fewer bytes than it asked for are there", acquiredOf(p))
+		default:
+		}
+		produceShare(t, producer, topic, 2)
+	}
+	produceShare(t, producer, topic, 2)
+	wantAcquired(t, <-done, "4-9 ×1")
+	produceShare(t, producer, topic, 2)
+	wantAcquired(t, fetch(m, 3*size, 10*time.Millisecond), "10-11 ×1")
+}
+
+// Settings of groups are checked, shown with where they come from, and hold for fetches and heartbeats
+// that come later.
 func TestGroupConfigs(t *testing.T) {
 	b := start(t, Config{})
+	b.topic(t, "t", 1)
+	beat := func(epoch int32) *kmsg.ConsumerGroupHeartbeatResponse {
+		t.Helper()
+		req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
+		req.Group, req.MemberID, req.MemberEpoch = "g", "m", epoch
+		if epoch == 0 {
+			req.RebalanceTimeoutMillis, req.SubscribedTopicNames, req.Topics = 60_000, []string{"t"}, []kmsg.ConsumerGroupHeartbeatRequestTopic{}
+		}
+		resp, err := req.RequestWith(t.Context(), b.client(t))
+		if err != nil || resp.ErrorCode != 0 {
+			t.Fatal(err, kerr.ErrorForCode(resp.ErrorCode))
+		}
+		return resp
+	}
+	if got := beat(0).HeartbeatIntervalMillis; got != 5000 {
+		t.Errorf("a member is to send a heartbeat each %d ms, want 5000", got)
+	}
 	for name, value := range map[string]string{
 		"share.auto.offset.reset": "by_duration:-PT1H", "share.delivery.count.limit": "1", "share.isolation.level": "serializable",
 		"share.record.lock.duration.ms": "soon", "share.session.timeout.ms": "5000", "share.nothing": "1",
+		"consumer.session.timeout.ms": "44999", "consumer.heartbeat.interval.ms": "15001", "consumer.nothing": "1",
 	} {
 		if err := b.setGroup(t, "g", name, value); !errors.Is(err, kerr.InvalidConfig) {
 			t.Errorf("%s=%s: %v", name, value, err)
 		}
 	}
-	for name, value := range map[string]string{"share.auto.offset.reset": "by_duration:P1DT2H3M4.5S", "share.record.lock.duration.ms": "15000"} {
+	for name, value := range map[string]string{"share.auto.offset.reset": "by_duration:P1DT2H3M4.5S", "share.record.lock.duration.ms": "15000", "consumer.session.timeout.ms": "60000", "consumer.heartbeat.interval.ms": "7000"} {
 		if err := b.setGroup(t, "g", name, value); err != nil {
 			t.Errorf("%s=%s: %v", name, value, err)
 		}
@@ -348,6 +408,12 @@ func TestGroupConfigs(t *testing.T) {
 	c := b.groupConfig("g")
 	if want := 26*time.Hour + 3*time.Minute + 4500*time.Millisecond; c.reset.since != want || c.limits().Lock != 15*time.Second || c.deliveries != 5 {
 		t.Errorf("%+v", c)
+	}
+	if got := beat(1).HeartbeatIntervalMillis; got != 7000 {
+		t.Errorf("a member is to send a heartbeat each %d ms, want 7000", got)
+	}
+	if got := c.consumer.durations().Session; got != time.Minute {
+		t.Errorf("a session of %v, want a minute", got)
 	}
 	req := kmsg.NewPtrDescribeConfigsRequest()
 	req.Resources = []kmsg.DescribeConfigsRequestResource{{ResourceType: kmsg.ConfigResourceTypeGroupConfig, ResourceName: "g"}}
@@ -359,7 +425,7 @@ func TestGroupConfigs(t *testing.T) {
 	for _, c := range resp.Resources[0].Configs {
 		shown[c.Name] = *c.Value + " " + c.Source.String()
 	}
-	for name, want := range map[string]string{"share.record.lock.duration.ms": "15000 " + kmsg.ConfigSourceGroupConfig.String(), "share.delivery.count.limit": "5 " + kmsg.ConfigSourceDefaultConfig.String()} {
+	for name, want := range map[string]string{"share.record.lock.duration.ms": "15000 " + kmsg.ConfigSourceGroupConfig.String(), "consumer.heartbeat.interval.ms": "7000 " + kmsg.ConfigSourceGroupConfig.String(), "share.delivery.count.limit": "5 " + kmsg.ConfigSourceDefaultConfig.String()} {
 		if shown[name] != want {
 			t.Errorf("%s is shown as %q, want %q", name, shown[name], want)
 		}

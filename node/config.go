@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/tabletopic/tabletopic/broker/group"
 	"github.com/tabletopic/tabletopic/partition"
 )
 
@@ -103,6 +105,14 @@ type Config struct {
 	// MaxSessionPartitions bounds the partitions in the fetch sessions of all connections.
 	MaxSessionPartitions int
 
+	// Groups holds of groups what has a flag.
+	Groups           group.Config
+	GroupMigration   string
+	MaxShareSessions int
+	ShareRecordLock  time.Duration
+	ShareDeliveries  int
+	ShareRecordLocks int
+
 	TableMemory       int64
 	TableSweep        time.Duration
 	TableSweepGrace   time.Duration
@@ -143,6 +153,12 @@ func (c *Config) Fields() []Field {
 		DeleteGrace: 10 * time.Minute, SweepInterval: 24 * time.Hour, SweepGrace: 6 * time.Hour,
 		TransactionMaxTimeout: 15 * time.Minute, TransactionalIDExpiration: 7 * 24 * time.Hour, ProducerIDExpiration: 24 * time.Hour,
 		AutoCreateTopics: true, DefaultPartitions: 1, MaxRequestBytes: 100 << 20, MaxConnections: 10_000, MaxSessionPartitions: 200_000,
+		Groups: group.Config{
+			ConsumerSession: 45 * time.Second, ConsumerMinSession: 45 * time.Second, ConsumerMaxSession: time.Minute,
+			ConsumerHeartbeat: 5 * time.Second, ConsumerMinHeartbeat: 5 * time.Second, ConsumerMaxHeartbeat: 15 * time.Second,
+			ShareSession: 45 * time.Second, ShareHeartbeat: 5 * time.Second, ShareMaxSize: 200,
+		},
+		GroupMigration: string(group.MigrateBoth), MaxShareSessions: 2000, ShareRecordLock: 30 * time.Second, ShareDeliveries: 5, ShareRecordLocks: 2000,
 		TableMemory: 256 << 20, TableSweep: 10 * time.Minute, TableSweepGrace: time.Hour,
 		RESTCredentials: "none", RESTCacheBytes: 64 << 20, SchemaCache: 64 << 20, ShutdownTimeout: 30 * time.Second,
 	}
@@ -225,6 +241,20 @@ func (c *Config) Fields() []Field {
 		{"max-request-bytes", &c.MaxRequestBytes, "largest Kafka request, in bytes"},
 		{"max-connections", &c.MaxConnections, "most Kafka connections at a time"},
 		{"max-session-partitions", &c.MaxSessionPartitions, "most partitions in the fetch sessions of all Kafka connections"},
+		{"group-consumer-session-timeout", &c.Groups.ConsumerSession, "how long a member of the consumer protocol is in its group after its last heartbeat, unless the group says it (Kafka's group.consumer.session.timeout.ms)"},
+		{"group-consumer-min-session-timeout", &c.Groups.ConsumerMinSession, "least that a group may say of that"},
+		{"group-consumer-max-session-timeout", &c.Groups.ConsumerMaxSession, "most that a group may say of that"},
+		{"group-consumer-heartbeat-interval", &c.Groups.ConsumerHeartbeat, "how often such a member sends a heartbeat, unless the group says it (Kafka's group.consumer.heartbeat.interval.ms)"},
+		{"group-consumer-min-heartbeat-interval", &c.Groups.ConsumerMinHeartbeat, "least that a group may say of that"},
+		{"group-consumer-max-heartbeat-interval", &c.Groups.ConsumerMaxHeartbeat, "most that a group may say of that"},
+		{"group-consumer-migration-policy", &c.GroupMigration, "whether a group with members may change its protocol (Kafka's group.consumer.migration.policy): bidirectional, upgrade (from the classic to the consumer protocol), downgrade or disabled"},
+		{"group-share-session-timeout", &c.Groups.ShareSession, "how long a member of a share group is in it after its last heartbeat, unless the group says it (Kafka's group.share.session.timeout.ms)"},
+		{"group-share-heartbeat-interval", &c.Groups.ShareHeartbeat, "how often such a member sends a heartbeat, unless the group says it (Kafka's group.share.heartbeat.interval.ms)"},
+		{"group-share-max-size", &c.Groups.ShareMaxSize, "most members of a share group"},
+		{"group-share-max-share-sessions", &c.MaxShareSessions, "most share sessions of all Kafka connections"},
+		{"group-share-record-lock-duration", &c.ShareRecordLock, "how long a member of a share group has a record, unless the group says it (Kafka's group.share.record.lock.duration.ms)"},
+		{"group-share-delivery-count-limit", &c.ShareDeliveries, "how often a record is given to members of a share group, unless the group says it"},
+		{"group-share-partition-max-record-locks", &c.ShareRecordLocks, "most records of a partition that a share group has in flight, unless the group says it"},
 		{"table-memory-bytes", &c.TableMemory, "memory for rows on their way into data files, in bytes"},
 		{"table-sweep-interval", &c.TableSweep, "how often files of tables that no commit took are looked for, and deleted"},
 		{"table-sweep-grace", &c.TableSweepGrace, "how long such a file is left alone after it was written or last named in the control log; half of it is longer than a request may be on its way to a catalog, and than clocks of nodes may differ"},
@@ -251,6 +281,7 @@ func (c *Config) complete() error {
 		return fmt.Errorf("data %s: %w", c.Data, err)
 	}
 	c.Data = abs
+	c.Groups.Migration = group.Migration(c.GroupMigration)
 	if c.ObjectStore == "" {
 		c.ObjectStore = "file://" + filepath.Join(c.Data, "objects")
 	}
@@ -348,6 +379,22 @@ func (c *Config) bounds() error {
 		within("reauth-interval", c.ReauthInterval, 0, long),
 		within("oauth-clock-skew", c.OAuthSkew, 0, time.Hour),
 		within("max-session-partitions", c.MaxSessionPartitions, 1, 10_000_000),
+		within("group-consumer-min-session-timeout", c.Groups.ConsumerMinSession, time.Second, long),
+		within("group-consumer-max-session-timeout", c.Groups.ConsumerMaxSession, c.Groups.ConsumerMinSession, long),
+		within("group-consumer-session-timeout", c.Groups.ConsumerSession, c.Groups.ConsumerMinSession, c.Groups.ConsumerMaxSession),
+		within("group-consumer-min-heartbeat-interval", c.Groups.ConsumerMinHeartbeat, 100*time.Millisecond, long),
+		within("group-consumer-max-heartbeat-interval", c.Groups.ConsumerMaxHeartbeat, c.Groups.ConsumerMinHeartbeat, long),
+		within("group-consumer-heartbeat-interval", c.Groups.ConsumerHeartbeat, c.Groups.ConsumerMinHeartbeat, c.Groups.ConsumerMaxHeartbeat),
+		check(c.Groups.ConsumerHeartbeat < c.Groups.ConsumerSession, "group-consumer-heartbeat-interval %v: want less than group-consumer-session-timeout (%v)", c.Groups.ConsumerHeartbeat, c.Groups.ConsumerSession),
+		check(slices.Contains(group.Migrations, c.Groups.Migration), "group-consumer-migration-policy %q: want one of %v", c.GroupMigration, group.Migrations),
+		within("group-share-session-timeout", c.Groups.ShareSession, time.Second, 30*time.Minute),
+		within("group-share-heartbeat-interval", c.Groups.ShareHeartbeat, 100*time.Millisecond, 10*time.Minute),
+		check(c.Groups.ShareHeartbeat < c.Groups.ShareSession, "group-share-heartbeat-interval %v: want less than group-share-session-timeout (%v)", c.Groups.ShareHeartbeat, c.Groups.ShareSession),
+		within("group-share-max-size", c.Groups.ShareMaxSize, 1, 1000),
+		within("group-share-max-share-sessions", c.MaxShareSessions, 1, 1_000_000),
+		within("group-share-record-lock-duration", c.ShareRecordLock, time.Second, time.Hour),
+		within("group-share-delivery-count-limit", c.ShareDeliveries, 2, 100),
+		within("group-share-partition-max-record-locks", c.ShareRecordLocks, 100, 10_000),
 		within("table-memory-bytes", c.TableMemory, 1, large),
 		within("rest-catalog-cache-bytes", c.RESTCacheBytes, 0, large),
 		within("schema-cache-bytes", c.SchemaCache, 0, large),

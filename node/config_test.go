@@ -9,20 +9,23 @@ import (
 // Numbers that cannot work are refused, with the name of the setting and what it may be.
 func TestSettingsThatCannotWorkAreRefused(t *testing.T) {
 	for says, set := range map[string]func(c *Config){
-		"":                           func(*Config) {},
-		"max-request-bytes 1: want":  func(c *Config) { c.MaxRequestBytes = 1 },
-		"wal-linger 1h0m0s: want":    func(c *Config) { c.WALLinger = time.Hour },
-		"wal-idle-linger 11s: want":  func(c *Config) { c.WALIdleLinger = 11 * time.Second },
-		"wal-inflight 0: want":       func(c *Config) { c.WALInflight = 0 },
-		"wal-inflight 100000000:":    func(c *Config) { c.WALInflight = 100_000_000 },
-		"want at most log-cache":     func(c *Config) { c.WALBytes = c.LogCache + 1 },
-		"at least twice upload":      func(c *Config) { c.UploadBytes, c.LogCache = 1<<62+1, 1 },
-		"compaction-interval 1ns":    func(c *Config) { c.CompactionInterval = 1 },
-		"compaction-rate-bytes 1:":   func(c *Config) { c.CompactionRate = 1 },
-		"orphan-sweep-interval 1ns:": func(c *Config) { c.SweepInterval = 1 },
-		"table-sweep-grace 9s: want": func(c *Config) { c.TableSweepGrace = 9 * time.Second },
-		"delete-grace 9s: want 10s":  func(c *Config) { c.DeleteGrace = 9 * time.Second },
-		"wal-hedge-min":              func(c *Config) { c.WALHedgeMin = 0 },
+		"":                                               func(*Config) {},
+		"max-request-bytes 1: want":                      func(c *Config) { c.MaxRequestBytes = 1 },
+		"wal-linger 1h0m0s: want":                        func(c *Config) { c.WALLinger = time.Hour },
+		"wal-idle-linger 11s: want":                      func(c *Config) { c.WALIdleLinger = 11 * time.Second },
+		"wal-inflight 0: want":                           func(c *Config) { c.WALInflight = 0 },
+		"wal-inflight 100000000:":                        func(c *Config) { c.WALInflight = 100_000_000 },
+		"want at most log-cache":                         func(c *Config) { c.WALBytes = c.LogCache + 1 },
+		"at least twice upload":                          func(c *Config) { c.UploadBytes, c.LogCache = 1<<62+1, 1 },
+		"compaction-interval 1ns":                        func(c *Config) { c.CompactionInterval = 1 },
+		"compaction-rate-bytes 1:":                       func(c *Config) { c.CompactionRate = 1 },
+		"orphan-sweep-interval 1ns:":                     func(c *Config) { c.SweepInterval = 1 },
+		"table-sweep-grace 9s: want":                     func(c *Config) { c.TableSweepGrace = 9 * time.Second },
+		"delete-grace 9s: want 10s":                      func(c *Config) { c.DeleteGrace = 9 * time.Second },
+		"group-consumer-session-timeout 30s: want 45s":   func(c *Config) { c.Groups.ConsumerSession = 30 * time.Second },
+		"group-consumer-migration-policy \"both\": want": func(c *Config) { c.GroupMigration = "both" },
+		"group-share-delivery-count-limit 1: want 2":     func(c *Config) { c.ShareDeliveries = 1 },
+		"wal-hedge-min":                                  func(c *Config) { c.WALHedgeMin = 0 },
 	} {
 		var c Config
 		c.Fields()

@@ -154,7 +154,7 @@ func (n *Node) open(ctx context.Context) error {
 	if err := n.openTables(ctx); err != nil {
 		return err
 	}
-	n.groups = group.Open(n.set, group.Config{}, n.peers, n.log)
+	n.groups = group.Open(n.set, n.cfg.Groups, n.peers, n.log)
 	n.onClose("groups", func(context.Context) error { n.groups.Close(); return nil })
 	n.txns = txn.Open(n.set, txn.Config{MaxTimeout: n.cfg.TransactionMaxTimeout, Expiration: n.cfg.TransactionalIDExpiration}, group.Topic, n.groups, n.peers, n.log)
 	n.onClose("transactions", func(context.Context) error { n.txns.Close(); return nil })
@@ -165,6 +165,7 @@ func (n *Node) open(ctx context.Context) error {
 		MaxConnections: n.cfg.MaxConnections, MaxConnectionsPerAddress: n.cfg.MaxConnectionsPerAddress, AuthTimeout: n.cfg.AuthTimeout, MaxRequestBytes: n.cfg.MaxRequestBytes,
 		NoAutoCreate: !n.cfg.AutoCreateTopics, DefaultPartitions: n.cfg.DefaultPartitions,
 		MaxSessionPartitions: n.cfg.MaxSessionPartitions, Mover: n,
+		MaxShareSessions: n.cfg.MaxShareSessions, ShareRecordLock: n.cfg.ShareRecordLock, ShareDeliveries: n.cfg.ShareDeliveries, ShareRecordLocks: n.cfg.ShareRecordLocks,
 		ReservedTopics: []string{group.Topic, txn.Topic, control.TopicName},
 		PeerTopic:      control.TopicName, PeerClientID: control.ClientID,
 	}, n.listeners, n.access, n.set, n.groups, n.txns, meta, n.store.Node(), n.log, n.metrics)

@@ -54,6 +54,7 @@ type Access struct {
 	proven  provenPasswords
 
 	rules  atomic.Pointer[Rules]
+	reads  atomic.Uint64 // how often rules were replaced
 	users  atomic.Pointer[map[userKey]metadata.ScramCredential]
 	quotas atomic.Pointer[Quotas]
 
@@ -192,6 +193,7 @@ func (a *Access) read(ctx context.Context) error {
 		users[userKey{c.User, c.Mechanism}] = c
 	}
 	a.rules.Store(NewRules(acls, a.cfg.SuperUsers, a.cfg.AllowOrphans))
+	a.reads.Add(1) // after the rules: who has the number has rules as new as that
 	a.users.Store(&users)
 	a.quotas.Store(NewQuotas(quotas))
 	return nil
@@ -209,6 +211,9 @@ func (a *Access) changed(ctx context.Context, err error) error {
 
 // Enabled reports whether ACLs are asked at all.
 func (a *Access) Enabled() bool { return a.cfg.Authorize }
+
+// Version is another number whenever Allows may answer something else than before.
+func (a *Access) Version() uint64 { return a.reads.Load() }
 
 // Mechanisms are the SASL mechanisms that are offered.
 func (a *Access) Mechanisms() []string { return a.cfg.Mechanisms }

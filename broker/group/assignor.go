@@ -50,24 +50,31 @@ func compileRegex(expr string) (*regexp.Regexp, error) {
 	return regexp.Compile(`\A(?:` + expr + `)\z`)
 }
 
-// subscribed returns the topics of a subscription that exist.
-func (t *Topics) subscribed(s *subscription) []string {
+// existing returns those of the names that are topics, sorted.
+func (t *Topics) existing(names ...string) []string {
 	set := map[string]bool{}
-	for _, name := range s.topics {
+	for _, name := range names {
 		if _, ok := t.byName[name]; ok {
 			set[name] = true
 		}
 	}
-	if s.regex != "" {
-		if re, err := compileRegex(s.regex); err == nil {
-			for name := range t.byName {
-				if re.MatchString(name) {
-					set[name] = true
-				}
-			}
+	return slices.Sorted(maps.Keys(set))
+}
+
+// matching returns the topics that a regular expression matches and a client may know of, sorted.
+func (t *Topics) matching(regex string, client *Client) []string {
+	re, err := compileRegex(regex)
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for name := range t.byName {
+		if re.MatchString(name) && (client.Sees == nil || client.Sees(name)) {
+			out = append(out, name)
 		}
 	}
-	return slices.Sorted(maps.Keys(set))
+	slices.Sort(out)
+	return out
 }
 
 // An assignment problem: who may have what, and who has what now.

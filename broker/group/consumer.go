@@ -38,8 +38,9 @@ type consumerGroup struct {
 	owners      map[partitionID]string // who holds a partition, or still gives it up
 
 	// Not durable.
-	seen   *Topics // topics when hash was last looked at
-	joined int     // counts joins, for a stable order
+	seen    *Topics       // topics when hash was last looked at
+	joined  int           // counts joins, for a stable order
+	session time.Duration // of members, as last told; zero: the default
 }
 
 // A consumerMember is a member of it.
@@ -50,6 +51,8 @@ type consumerMember struct {
 	current
 
 	// Not durable.
+	matched  *matched  // by its regular expression; nil after a replay until its next heartbeat
+	due      time.Time // until when a classic member has to join or to sync; zero if it has not
 	expires  time.Time // its session; zero right after a replay: counts from the first tick
 	revokeBy time.Time // until when it has to give up; zero if it has nothing to
 }
@@ -63,7 +66,18 @@ type subscription struct {
 	topics     []string
 	regex      string
 	rebalance  time.Duration
-	assignor   string // empty: the default
+	assignor   string         // empty: the default
+	classic    *classicMember // nil: of the consumer protocol
+}
+
+// matched are the topics that a regular expression matches, of those that the member may describe.
+type matched struct {
+	names []string
+	// What they depend on.
+	regex     string
+	version   uint64 // of topics
+	rights    uint64
+	principal string
 }
 
 // memberState is how far a member is on its way to its target.
@@ -84,6 +98,10 @@ type current struct {
 	revoking partitionSet
 }
 
+// Timeouts are how long a member stays in its group after its last heartbeat, and how often it is told
+// to send one.
+type Timeouts struct{ Session, Heartbeat time.Duration }
+
 // Epochs by which members join and leave.
 const (
 	epochJoin        = 0
@@ -95,7 +113,9 @@ const (
 func (g *group) becomeConsumer() *consumerGroup {
 	if g.consumer == nil {
 		g.consumer = &consumerGroup{target: map[string]partitionSet{}, members: map[string]*consumerMember{}, instances: map[string]string{}, owners: map[partitionID]string{}}
-		g.protocolType, g.phase, g.protocol, g.leader = consumerProtocol, empty, "", ""
+		g.protocolType, g.phase, g.protocol, g.leader, g.deadline = consumerProtocol, empty, "", "", time.Time{}
+		clear(g.members)
+		clear(g.static)
 	}
 	return g.consumer
 }
@@ -145,10 +165,10 @@ func (s *State) write(step *shard.Step, r shard.Record) {
 // ConsumerHeartbeat handles ConsumerGroupHeartbeat: a member joins, leaves, changes its
 // subscription, tells what it holds, and learns what it may hold. newID becomes the id of
 // a member that has none.
-func (s *State) ConsumerHeartbeat(now time.Time, t shard.Ticket, req *kmsg.ConsumerGroupHeartbeatRequest, client Client, newID string, topics *Topics) shard.Step {
+func (s *State) ConsumerHeartbeat(now time.Time, t shard.Ticket, req *kmsg.ConsumerGroupHeartbeatRequest, timeouts Timeouts, client Client, newID string, topics *Topics) shard.Step {
 	resp := req.ResponseKind().(*kmsg.ConsumerGroupHeartbeatResponse)
 	var step shard.Step
-	if err := s.heartbeat(now, req, resp, client, newID, topics, &step); err != nil {
+	if err := s.heartbeat(now, req, resp, timeouts, client, newID, topics, &step); err != nil {
 		fail := req.ResponseKind().(*kmsg.ConsumerGroupHeartbeatResponse)
 		fail.ErrorCode, fail.ErrorMessage = err.code.Code, &err.text
 		resp = fail
@@ -167,15 +187,22 @@ func refuse(code *kerr.Error, format string, args ...any) *refusal {
 	return &refusal{code, fmt.Sprintf(format, args...)}
 }
 
-func (s *State) heartbeat(now time.Time, req *kmsg.ConsumerGroupHeartbeatRequest, resp *kmsg.ConsumerGroupHeartbeatResponse, client Client, newID string, topics *Topics, step *shard.Step) *refusal {
+func (s *State) heartbeat(now time.Time, req *kmsg.ConsumerGroupHeartbeatRequest, resp *kmsg.ConsumerGroupHeartbeatResponse, timeouts Timeouts, client Client, newID string, topics *Topics, step *shard.Step) *refusal {
 	if err := checkHeartbeat(req); err != nil {
 		return err
 	}
-	g, err := s.consumerGroup(req.Group, req.MemberEpoch == epochJoin)
+	g, waiting, err := s.consumerGroup(req.Group, req.MemberEpoch == epochJoin, topics, now, step)
 	if err != nil {
 		return err
 	}
 	c := g.consumer
+	defer func() { // whatever becomes of the member that asks
+		for _, m := range waiting {
+			sub, _ := readSubscription(m.protocols)
+			s.enter(g, c.members[m.id], m.subscription(&sub), &sub, m.joinResp, now, topics, step)
+			step.Answers = append(step.Answers, shard.Answer{To: m.join, Value: m.joinResp})
+		}
+	}()
 	if req.MemberEpoch < 0 {
 		return s.leaveConsumer(g, req, resp, now, step)
 	}
@@ -183,15 +210,17 @@ func (s *State) heartbeat(now time.Time, req *kmsg.ConsumerGroupHeartbeatRequest
 	if err != nil {
 		return err
 	}
-	s.subscribe(g, m, req, client, topics, now, step)
-	m.expires = now.Add(s.cfg.ConsumerSession)
+	next := m.subscribed(req, &client)
+	s.subscribe(g, m, next, m.match(next.regex, &client, topics), topics, now, step)
+	c.session = timeouts.Session
+	m.expires = now.Add(timeouts.Session)
 	s.wakeBy(m.expires)
 	if c.epoch > c.targetEpoch {
 		s.retarget(g, topics, step)
 	}
 	before := m.assigned
-	s.reconcile(g, m, req, now, step)
-	resp.MemberID, resp.MemberEpoch, resp.HeartbeatIntervalMillis = &m.id, m.epoch, int32(s.cfg.ConsumerHeartbeat.Milliseconds())
+	s.reconcile(g, m, heldBy(req), now, step)
+	resp.MemberID, resp.MemberEpoch, resp.HeartbeatIntervalMillis = &m.id, m.epoch, int32(timeouts.Heartbeat.Milliseconds())
 	whole := req.MemberEpoch == epochJoin || req.RebalanceTimeoutMillis != -1 && (req.SubscribedTopicNames != nil || req.SubscribedTopicRegex != nil) && req.Topics != nil
 	if whole || !maps.Equal(before, m.assigned) {
 		resp.Assignment = &kmsg.ConsumerGroupHeartbeatResponseAssignment{Topics: []kmsg.ConsumerGroupHeartbeatResponseAssignmentTopic{}}
@@ -241,24 +270,43 @@ func checkHeartbeat(req *kmsg.ConsumerGroupHeartbeatRequest) *refusal {
 	return nil
 }
 
-// consumerGroup finds the group. One without members may change its protocol.
-func (s *State) consumerGroup(id string, create bool) (*group, *refusal) {
+// heldBy are the partitions that a member says that it holds; nil if it does not say it.
+func heldBy(req *kmsg.ConsumerGroupHeartbeatRequest) partitionSet {
+	if req.Topics == nil && req.MemberEpoch != epochJoin {
+		return nil
+	}
+	set := partitionSet{}
+	for _, t := range req.Topics {
+		for _, p := range t.Partitions {
+			set[partitionID{t.TopicID, p}] = struct{}{}
+		}
+	}
+	return set
+}
+
+// consumerGroup finds the group. One without members may change its protocol, and one of classic
+// consumers by its first member of the consumer protocol: then those are returned that wait for
+// a rebalance.
+func (s *State) consumerGroup(id string, create bool, topics *Topics, now time.Time, step *shard.Step) (*group, []*member, *refusal) {
 	g := s.groups[id]
 	switch {
 	case g != nil && g.consumer != nil:
-		return g, nil
+		return g, nil, nil
 	case g != nil && g.share != nil:
-		return nil, refuse(kerr.GroupIDNotFound, "group %q is a share group: choose another name, or delete it", id)
-	case g != nil && len(g.members)+len(g.invited) > 0:
-		return nil, refuse(kerr.GroupIDNotFound, "group %q has members of the classic protocol: they have to leave first", id)
+		return nil, nil, refuse(kerr.GroupIDNotFound, "group %q is a share group: choose another name, or delete it", id)
 	case !create && g == nil:
-		return nil, refuse(kerr.GroupIDNotFound, "group %q does not exist", id)
+		return nil, nil, refuse(kerr.GroupIDNotFound, "group %q does not exist", id)
+	case !create && len(g.members) > 0:
+		return nil, nil, refuse(kerr.GroupIDNotFound, "group %q is of the classic protocol: join again", id)
 	case !create:
-		return nil, refuse(kerr.UnknownMemberID, "group %q has no members", id)
+		return nil, nil, refuse(kerr.UnknownMemberID, "group %q has no members", id)
+	case g != nil && len(g.members)+len(g.invited) > 0:
+		waiting, err := s.upgrade(g, topics, now, step)
+		return g, waiting, err
 	}
 	g = s.group(id)
 	g.becomeConsumer()
-	return g, nil
+	return g, nil, nil
 }
 
 // findMember finds who asks, or takes it in.
@@ -271,7 +319,7 @@ func (s *State) findMember(g *group, req *kmsg.ConsumerGroupHeartbeatRequest, ne
 		case old == nil || old.id == id:
 		case req.MemberEpoch != epochJoin:
 			return nil, refuse(kerr.FencedInstanceID, "instance %q is member %q now", instance, old.id)
-		case old.epoch != epochLeaveStatic:
+		case old.epoch != epochLeaveStatic && old.classic == nil: // a classic one does not say that it leaves
 			return nil, refuse(kerr.UnreleasedInstanceID, "instance %q is in use by member %q until it leaves or its session ends", instance, old.id)
 		default:
 			return s.replaceInstance(g, old, id, step), nil
@@ -289,6 +337,8 @@ func (s *State) findMember(g *group, req *kmsg.ConsumerGroupHeartbeatRequest, ne
 		return c.members[id], nil
 	}
 	switch {
+	case m.classic != nil && req.MemberEpoch != epochJoin:
+		return nil, refuse(kerr.UnknownMemberID, "member %q is in group %q by the classic protocol: join again", id, g.id)
 	case req.MemberEpoch == epochJoin, req.MemberEpoch == m.epoch:
 	case req.MemberEpoch == m.previous && req.Topics != nil && subset(req.Topics, m.assigned): // an answer was lost
 	default:
@@ -322,10 +372,10 @@ func (s *State) replaceInstance(g *group, old *consumerMember, id string, step *
 	return c.members[id]
 }
 
-// subscribe takes what the member says of itself, and raises the group's epoch if that or
-// the topics call for another assignment.
-func (s *State) subscribe(g *group, m *consumerMember, req *kmsg.ConsumerGroupHeartbeatRequest, client Client, topics *Topics, now time.Time, step *shard.Step) {
-	c, next := g.consumer, m.subscription
+// subscribed is what a member says of itself with a heartbeat.
+func (m *consumerMember) subscribed(req *kmsg.ConsumerGroupHeartbeatRequest, client *Client) subscription {
+	next := m.subscription
+	next.classic = nil
 	if req.RackID != nil {
 		next.rack = *req.RackID
 	}
@@ -342,27 +392,81 @@ func (s *State) subscribe(g *group, m *consumerMember, req *kmsg.ConsumerGroupHe
 		next.assignor = *req.ServerAssignor
 	}
 	next.clientID, next.clientHost = client.ID, client.Host
-	wants := next.regex != m.regex || next.assignor != m.assignor || !slices.Equal(next.topics, m.topics)
-	if wants || next.rack != m.rack || next.rebalance != m.rebalance || next.clientID != m.clientID || next.clientHost != m.clientHost {
+	return next
+}
+
+// subscribe takes what the member says of itself, and raises the group's epoch if that or
+// the topics call for another assignment, or its regular expression matches others.
+func (s *State) subscribe(g *group, m *consumerMember, next subscription, matches bool, topics *Topics, now time.Time, step *shard.Step) {
+	wants := matches || next.regex != m.regex || next.assignor != m.assignor || !slices.Equal(next.topics, m.topics)
+	if wants || next.rack != m.rack || next.rebalance != m.rebalance || next.clientID != m.clientID || next.clientHost != m.clientHost || !next.classic.equal(m.classic) {
 		s.write(step, consumerMemberRecord(g.id, m.id, &next))
 	}
-	_, targeted := c.target[m.id]
-	raise := wants || !targeted
+	_, targeted := g.consumer.target[m.id]
+	s.raise(g, wants || !targeted, topics, now, step)
+}
+
+// raise raises the group's epoch, or only if the topics call for another assignment.
+func (s *State) raise(g *group, raise bool, topics *Topics, now time.Time, step *shard.Step) {
+	c := g.consumer
 	hash := c.hash
 	if raise || c.seen == nil || c.seen.Version != topics.Version {
 		hash = c.hashOf(topics)
 		c.seen = topics
 	}
-	if raise || hash != c.hash {
+	if raise || hash != c.hash && !c.guesses() {
 		s.write(step, consumerGroupRecord(g.id, c.epoch+1, hash, now))
 	}
 }
 
-// hashOf is a hash of the topics that the members subscribe to.
+// match looks anew for what the member's regular expression matches if that may be something else,
+// and tells whether it is. What a replay has forgotten is no change.
+func (m *consumerMember) match(regex string, client *Client, topics *Topics) (changed bool) {
+	if regex == "" {
+		m.matched = nil
+		return false
+	}
+	next := matched{regex: regex, version: topics.Version, rights: client.Rights, principal: client.Principal}
+	old := m.matched
+	if old != nil && old.regex == regex && old.version == next.version && old.rights == next.rights && old.principal == next.principal {
+		return false
+	}
+	next.names = topics.matching(regex, client)
+	m.matched = &next
+	return old != nil && !slices.Equal(old.names, next.names)
+}
+
+// guesses tells whether there is a member of which a replay has forgotten what it subscribes to.
+func (c *consumerGroup) guesses() bool {
+	for _, m := range c.members {
+		if m.regex != "" && m.matched == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// subscribed returns the topics that a member subscribes to and that exist. Until the member's next
+// heartbeat after a replay, a regular expression is taken to match what the member was assigned.
+func (c *consumerGroup) subscribed(m *consumerMember, topics *Topics) []string {
+	names := slices.Clone(m.topics)
+	switch {
+	case m.matched != nil:
+		names = append(names, m.matched.names...)
+	case m.regex != "":
+		for p := range c.target[m.id] {
+			names = append(names, topics.names[p.topic])
+		}
+	}
+	return topics.existing(names...)
+}
+
+// hashOf is a hash of the topics that the members subscribe to, and of what regular expressions
+// match of them, which may be something else for each member.
 func (c *consumerGroup) hashOf(topics *Topics) uint64 {
 	names := map[string]bool{}
 	for _, m := range c.members {
-		for _, name := range topics.subscribed(&m.subscription) {
+		for _, name := range c.subscribed(m, topics) {
 			names[name] = true
 		}
 	}
@@ -372,6 +476,16 @@ func (c *consumerGroup) hashOf(topics *Topics) uint64 {
 		h.Write(info.ID[:])
 		h.Write(binary.BigEndian.AppendUint32(nil, uint32(info.Partitions)))
 	}
+	var own []string
+	for _, m := range c.members {
+		if m.matched != nil {
+			own = append(own, fmt.Sprintf("%q %q", cmp.Or(m.instance, m.id), m.matched.names))
+		}
+	}
+	slices.Sort(own)
+	for _, s := range own {
+		h.Write([]byte(s))
+	}
 	return h.Sum64()
 }
 
@@ -380,7 +494,7 @@ func (s *State) retarget(g *group, topics *Topics, step *shard.Step) {
 	c := g.consumer
 	a := assignable{members: slices.Sorted(maps.Keys(c.members)), topics: map[string][]string{}, present: topics, target: c.target}
 	for _, m := range c.members {
-		a.topics[m.id] = topics.subscribed(&m.subscription)
+		a.topics[m.id] = c.subscribed(m, topics)
 	}
 	target := a.solve(c.assignor())
 	for _, id := range a.members {
@@ -409,17 +523,18 @@ func (c *consumerGroup) assignor() string {
 }
 
 // reconcile brings a member as close to its target as is possible now.
-func (s *State) reconcile(g *group, m *consumerMember, req *kmsg.ConsumerGroupHeartbeatRequest, now time.Time, step *shard.Step) {
+// owned is what it says that it holds, nil if it does not say it.
+func (s *State) reconcile(g *group, m *consumerMember, owned partitionSet, now time.Time, step *shard.Step) {
 	c := g.consumer
 	next := m.current
 	switch {
 	case m.state == memberStable && m.epoch == c.targetEpoch && m.assigned != nil:
 		return
-	case m.state == memberUnrevoked && req.MemberEpoch != epochJoin && (req.Topics == nil || intersects(req.Topics, m.revoking)):
+	case m.state == memberUnrevoked && (owned == nil || owned.intersects(m.revoking)):
 		return // it still has what it is to give up
 	}
 	next.revoking = nil
-	next = c.advance(m, next)
+	next = c.advance(m, next, owned)
 	if next.epoch == m.epoch && next.state == m.state && maps.Equal(next.assigned, m.assigned) && maps.Equal(next.revoking, m.revoking) && m.assigned != nil {
 		return
 	}
@@ -431,25 +546,25 @@ func (s *State) reconcile(g *group, m *consumerMember, req *kmsg.ConsumerGroupHe
 	}
 }
 
-func intersects(topics []kmsg.ConsumerGroupHeartbeatRequestTopic, with partitionSet) bool {
-	for _, t := range topics {
-		for _, p := range t.Partitions {
-			if _, ok := with[partitionID{t.TopicID, p}]; ok {
-				return true
-			}
+func (s partitionSet) intersects(with partitionSet) bool {
+	for p := range s {
+		if _, ok := with[p]; ok {
+			return true
 		}
 	}
 	return false
 }
 
-// advance returns what a member that holds only now.assigned may hold next.
-func (c *consumerGroup) advance(m *consumerMember, now current) current {
+// advance returns what a member that holds only now.assigned may hold next. A classic member has
+// given up what it does not say that it holds, when it joins.
+func (c *consumerGroup) advance(m *consumerMember, now current, owned partitionSet) current {
 	target := c.target[m.id]
 	next := current{epoch: m.epoch, previous: m.epoch, assigned: partitionSet{}, revoking: partitionSet{}}
 	for p := range now.assigned {
+		_, holds := owned[p]
 		if _, keep := target[p]; keep {
 			next.assigned[p] = struct{}{}
-		} else {
+		} else if (holds || m.classic == nil) && !invariant.Off("group-revoke-first") {
 			next.revoking[p] = struct{}{}
 		}
 	}
@@ -535,19 +650,26 @@ func (s *State) removeRecords(g *group, m *consumerMember, step *shard.Step) {
 // tickConsumer removes members whose session ended, or who did not give up in time.
 func (s *State) tickConsumer(g *group, now time.Time, step *shard.Step) {
 	for _, m := range g.consumer.ordered() {
-		if m.expires.IsZero() {
-			m.expires = now.Add(s.cfg.ConsumerSession)
+		if m.expires.IsZero() && m.classic != nil {
+			m.expires = now.Add(m.classic.session)
+		} else if m.expires.IsZero() {
+			m.expires = now.Add(cmp.Or(g.consumer.session, s.cfg.ConsumerSession))
+		}
+		if m.classic != nil && g.consumer.rejoins(m) {
+			s.call(m, now)
 		}
 		if m.state == memberUnrevoked && m.revokeBy.IsZero() {
 			m.revokeBy = now.Add(m.rebalance)
 		}
-		if !now.Before(m.expires) || !m.revokeBy.IsZero() && !now.Before(m.revokeBy) {
+		if !now.Before(m.expires) || !m.revokeBy.IsZero() && !now.Before(m.revokeBy) || !m.due.IsZero() && !now.Before(m.due) {
 			s.removeConsumer(g, m, now, step)
 			continue
 		}
 		s.wakeBy(m.expires)
-		if !m.revokeBy.IsZero() {
-			s.wakeBy(m.revokeBy)
+		for _, by := range []time.Time{m.revokeBy, m.due} {
+			if !by.IsZero() {
+				s.wakeBy(by)
+			}
 		}
 	}
 }
@@ -558,6 +680,8 @@ func (c *consumerGroup) checkEpoch(member string, epoch int32) *kerr.Error {
 	switch {
 	case m == nil:
 		return kerr.UnknownMemberID
+	case epoch != m.epoch && m.classic != nil:
+		return kerr.IllegalGeneration
 	case epoch != m.epoch:
 		return kerr.StaleMemberEpoch
 	}
@@ -596,6 +720,9 @@ func (s *State) DescribeConsumer(t shard.Ticket, id string, topics *Topics) shar
 		d := kmsg.NewConsumerGroupDescribeResponseGroupMember()
 		d.MemberID, d.InstanceID, d.RackID, d.MemberEpoch, d.ClientID, d.ClientHost = m.id, nonEmpty(m.instance), nonEmpty(m.rack), m.epoch, m.clientID, m.clientHost
 		d.SubscribedTopics, d.SubscribedTopicRegex, d.MemberType = slices.Clone(m.topics), nonEmpty(m.regex), 1
+		if m.classic != nil {
+			d.MemberType = 0
+		}
 		d.Assignment.TopicPartitions, d.TargetAssignment.TopicPartitions = topics.describe(m.assigned), topics.describe(c.target[m.id])
 		resp.Members = append(resp.Members, d)
 	}

@@ -1,6 +1,7 @@
 package group
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/twmb/franz-go/pkg/kbin"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/tabletopic/tabletopic/internal/shard"
 	"github.com/tabletopic/tabletopic/record"
@@ -34,7 +36,8 @@ const (
 	consumerTargetMemberKey = 7
 	consumerCurrentKey      = 8
 
-	metadataHashTag = 0 // of the value of consumerGroupKey
+	metadataHashTag  = 0 // of the value of consumerGroupKey
+	classicMemberTag = 0 // of the value of consumerMemberKey: what a member of the classic protocol says
 )
 
 func consumerKey(version int16, names ...string) []byte {
@@ -69,7 +72,49 @@ func consumerMemberRecord(group, member string, s *subscription) shard.Record {
 	v = kbin.AppendCompactNullableString(v, nonEmpty(s.regex))
 	v = kbin.AppendInt32(v, int32(s.rebalance.Milliseconds()))
 	v = kbin.AppendCompactNullableString(v, nonEmpty(s.assignor))
-	return shard.Record{Record: record.Record{Key: consumerKey(consumerMemberKey, group, member), Value: noTags(v)}}
+	if s.classic == nil {
+		v = noTags(v)
+	} else {
+		tag := s.classic.append(nil)
+		v = append(v, 1, classicMemberTag)
+		v = append(kbin.AppendUvarint(v, uint32(len(tag))), tag...)
+	}
+	return shard.Record{Record: record.Record{Key: consumerKey(consumerMemberKey, group, member), Value: v}}
+}
+
+func (c *classicMember) append(v []byte) []byte {
+	v = append(v, 1) // it is not null
+	v = kbin.AppendInt32(v, int32(c.session.Milliseconds()))
+	v = kbin.AppendCompactArrayLen(v, len(c.protocols))
+	for _, p := range c.protocols {
+		v = kbin.AppendCompactString(v, p.Name)
+		v = noTags(kbin.AppendCompactBytes(v, p.Metadata))
+	}
+	return noTags(v)
+}
+
+func readClassicMember(b []byte) (*classicMember, error) {
+	r := kbin.Reader{Src: b}
+	if r.Int8() < 0 {
+		return nil, r.Complete()
+	}
+	c := &classicMember{session: millis(r.Int32())}
+	for n := r.CompactArrayLen(); n > 0 && r.Ok(); n-- {
+		p := kmsg.JoinGroupRequestProtocol{Name: r.CompactString(), Metadata: slices.Clone(r.CompactBytes())}
+		readTags(&r, nil)
+		c.protocols = append(c.protocols, p)
+	}
+	readTags(&r, nil)
+	return c, r.Complete()
+}
+
+func (c *classicMember) equal(o *classicMember) bool {
+	if c == nil || o == nil {
+		return c == o
+	}
+	return c.session == o.session && slices.EqualFunc(c.protocols, o.protocols, func(a, b kmsg.JoinGroupRequestProtocol) bool {
+		return a.Name == b.Name && bytes.Equal(a.Metadata, b.Metadata)
+	})
 }
 
 func consumerTargetRecord(group string, epoch int32) shard.Record {
@@ -195,7 +240,15 @@ func (s *State) replayConsumer(version int16, r record.Record) error {
 		}
 		sub.regex = deref(v.CompactNullableString())
 		sub.rebalance, sub.assignor = millis(v.Int32()), deref(v.CompactNullableString())
-		readTags(&v, nil)
+		var err error
+		readTags(&v, func(tag uint32, b []byte) {
+			if tag == classicMemberTag {
+				sub.classic, err = readClassicMember(b)
+			}
+		})
+		if err != nil {
+			return fmt.Errorf("group record %d of group %q: classic member: %w", version, id, err)
+		}
 		if v.Ok() {
 			c.member(member).subscription = sub
 			if sub.instance != "" {

@@ -219,7 +219,7 @@ func (m *consumerModel) heartbeat(c *consumerClient, epoch int32) {
 	for _, tp := range c.holds.topics() {
 		req.Topics = append(req.Topics, kmsg.ConsumerGroupHeartbeatRequestTopic{TopicID: tp.topic, Partitions: tp.partitions})
 	}
-	resp := m.apply(m.state.ConsumerHeartbeat(m.now, 1, req, Client{"c", "/h"}, "", m.topics)).(*kmsg.ConsumerGroupHeartbeatResponse)
+	resp := m.apply(m.state.ConsumerHeartbeat(m.now, 1, req, defaultTimeouts, Client{ID: "c", Host: "/h"}, "", m.topics)).(*kmsg.ConsumerGroupHeartbeatResponse)
 	switch {
 	case resp.ErrorCode == kerr.FencedMemberEpoch.Code || resp.ErrorCode == kerr.UnknownMemberID.Code || resp.ErrorCode == kerr.GroupIDNotFound.Code:
 		c.holds, c.told, c.epoch, c.lost = nil, nil, epochJoin, true // gives up all and joins again
@@ -284,4 +284,124 @@ func (m *consumerModel) settle() {
 	if want := m.partitions + 2; held != want {
 		m.t.Fatalf("%s: %d of %d partitions are consumed", m.where, held, want)
 	}
+}
+
+// The session timeout of a group is that of its settings, from each member's next heartbeat on.
+func TestSessionTimeoutOfAGroup(t *testing.T) {
+	s, now, topics := NewState(Config{}), time.Unix(1000, 0), NewTopics(1, map[string]TopicInfo{"t": {topicID("t"), 1}})
+	members := func() int { return len(s.groups["g"].consumer.members) }
+	apply := func(step shard.Step) {
+		t.Helper()
+		for _, r := range step.Records {
+			if err := s.Replay(r); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	beat := func(epoch int32, session time.Duration) {
+		t.Helper()
+		req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
+		req.Version, req.Group, req.MemberID, req.MemberEpoch = 1, "g", "m", epoch
+		req.RebalanceTimeoutMillis, req.SubscribedTopicNames = 60_000, []string{"t"}
+		step := s.ConsumerHeartbeat(now, 1, req, Timeouts{session, 7 * time.Second}, Client{}, "", topics)
+		if resp := step.Answers[0].Value.(*kmsg.ConsumerGroupHeartbeatResponse); resp.ErrorCode != 0 || resp.HeartbeatIntervalMillis != 7000 {
+			t.Fatalf("%v, a heartbeat each %d ms", kerr.ErrorForCode(resp.ErrorCode), resp.HeartbeatIntervalMillis)
+		}
+		apply(step)
+	}
+	beat(0, 45*time.Second)
+	now = now.Add(40 * time.Second)
+	beat(1, time.Minute)
+	now = now.Add(59 * time.Second)
+	if apply(s.Tick(now)); members() != 1 {
+		t.Error("a member is gone before the session timeout of its group")
+	}
+	now = now.Add(time.Second)
+	if apply(s.Tick(now)); members() != 0 {
+		t.Error("a member is there after the session timeout of its group")
+	}
+}
+
+// regexMember sends heartbeats for a member that subscribes to all topics, and returns what it may have.
+func regexMember(t *testing.T, s *State, id string, client func() Client, topics **Topics) func(epoch int32) string {
+	has := "nothing"
+	return func(epoch int32) string {
+		t.Helper()
+		req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
+		req.Version, req.Group, req.MemberID, req.MemberEpoch = 1, "g", id, epoch
+		if epoch == 0 {
+			req.RebalanceTimeoutMillis, req.SubscribedTopicRegex, req.Topics = 60_000, kmsg.StringPtr(".*"), []kmsg.ConsumerGroupHeartbeatRequestTopic{}
+		}
+		for {
+			step := s.ConsumerHeartbeat(time.Unix(1000, 0), 1, req, defaultTimeouts, client(), "", *topics)
+			for _, r := range step.Records {
+				if err := s.Replay(r); err != nil {
+					t.Fatal(err)
+				}
+			}
+			resp := step.Answers[0].Value.(*kmsg.ConsumerGroupHeartbeatResponse)
+			if resp.ErrorCode != 0 {
+				t.Fatal(kerr.ErrorForCode(resp.ErrorCode), deref(resp.ErrorMessage))
+			}
+			if resp.Assignment == nil {
+				return fmt.Sprintf("%s in epoch %d", has, resp.MemberEpoch)
+			}
+			var names []string
+			req = kmsg.NewPtrConsumerGroupHeartbeatRequest()
+			req.Version, req.Group, req.MemberID, req.MemberEpoch, req.Topics = 1, "g", id, resp.MemberEpoch, []kmsg.ConsumerGroupHeartbeatRequestTopic{}
+			for _, at := range resp.Assignment.Topics {
+				for _, p := range at.Partitions {
+					names = append(names, fmt.Sprintf("%s-%d", (*topics).names[at.TopicID], p))
+				}
+				req.Topics = append(req.Topics, kmsg.ConsumerGroupHeartbeatRequestTopic{TopicID: at.TopicID, Partitions: at.Partitions})
+			}
+			slices.Sort(names)
+			has = fmt.Sprint(names)
+		}
+	}
+}
+
+// What a regular expression matches is what its member may describe, each member for itself; it
+// follows ACLs and topics with the next heartbeat, and a restart of the coordinator moves nothing.
+func TestRegularExpressionsFollowRights(t *testing.T) {
+	s := NewState(Config{})
+	topics := NewTopics(1, map[string]TopicInfo{"a": {topicID("a"), 1}, "b": {topicID("b"), 1}})
+	sees := map[string]bool{"a": true, "b": true}
+	rights := uint64(1)
+	limited := func() Client {
+		return Client{Principal: "User:m", Rights: rights, Sees: func(topic string) bool { return sees[topic] }}
+	}
+	m := regexMember(t, s, "m", limited, &topics)
+	want := func(got, want string) {
+		t.Helper()
+		if got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	want(m(0), "[a-0 b-0] in epoch 1")
+	delete(sees, "b")
+	rights++
+	want(m(1), "[a-0] in epoch 2")
+	rights++ // of others
+	want(m(2), "[a-0] in epoch 2")
+	topics = NewTopics(2, map[string]TopicInfo{"a": {topicID("a"), 1}, "b": {topicID("b"), 1}, "c": {topicID("c"), 1}})
+	want(m(2), "[a-0] in epoch 2")
+	sees["c"] = true
+	rights++
+	want(m(2), "[a-0 c-0] in epoch 3")
+
+	again := NewState(Config{})
+	for _, r := range s.Snapshot() {
+		if err := again.Replay(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	*s = *again
+	want(m(3), "[a-0 c-0] in epoch 3")
+
+	// One that sees all has what the other may not see.
+	all := regexMember(t, s, "n", func() Client { return Client{} }, &topics)
+	all(0)
+	want(m(3), "[a-0 c-0] in epoch 4")
+	want(all(4), "[b-0] in epoch 4")
 }

@@ -13,8 +13,13 @@ import (
 
 // A Client is who sent a request.
 type Client struct {
-	ID   string // as it names itself
-	Host string
+	ID        string // as it names itself
+	Host      string
+	Principal string
+	// Sees tells whether it may know of a topic, which counts where it names none; of all if nil.
+	Sees func(topic string) bool
+	// Rights is another number whenever Sees may tell something else.
+	Rights uint64
 }
 
 // answer is a step that only answers t.
@@ -23,7 +28,7 @@ func answer(t shard.Ticket, resp any) shard.Step {
 }
 
 // Join handles JoinGroup. newID becomes the id of a member that has none yet.
-func (s *State) Join(now time.Time, t shard.Ticket, req *kmsg.JoinGroupRequest, client Client, newID string) shard.Step {
+func (s *State) Join(now time.Time, t shard.Ticket, req *kmsg.JoinGroupRequest, client Client, newID string, topics *Topics) shard.Step {
 	resp := req.ResponseKind().(*kmsg.JoinGroupResponse)
 	resp.MemberID = req.MemberID
 	refuse := func(err *kerr.Error) shard.Step {
@@ -34,6 +39,9 @@ func (s *State) Join(now time.Time, t shard.Ticket, req *kmsg.JoinGroupRequest, 
 		return refuse(err)
 	}
 	g := s.group(req.Group)
+	if g.consumer != nil && g.occupied() {
+		return s.joinConsumer(g, now, t, req, client, newID, topics)
+	}
 	g.consumer = nil // it has no members; the next generation is a record of the classic protocol
 	instance := deref(req.InstanceID)
 	var step shard.Step
@@ -67,7 +75,7 @@ func (s *State) Join(now time.Time, t shard.Ticket, req *kmsg.JoinGroupRequest, 
 	if m == nil && len(g.members) >= s.cfg.MaxSize {
 		return refuse(kerr.GroupMaxSizeReached)
 	}
-	if m != nil && g.phase != preparing && !g.changed(m, req) && (g.phase == completing || m.id != g.leader) {
+	if m != nil && g.phase != preparing && !g.changed(m, req) && (g.phase == completing || m.id != g.leader && g.leader != "") {
 		g.fillJoin(m, resp) // a repeat whose answer was lost
 		m.expires = now.Add(m.session)
 		return answer(t, resp)
@@ -105,8 +113,11 @@ func (s *State) checkJoin(req *kmsg.JoinGroupRequest) *kerr.Error {
 		return kerr.InconsistentGroupProtocol
 	}
 	g := s.groups[req.Group]
-	if g != nil && (g.share != nil || g.consumer != nil && g.occupied()) {
+	if g != nil && g.share != nil {
 		return kerr.InconsistentGroupProtocol
+	}
+	if g != nil && g.consumer != nil && g.occupied() {
+		return nil // joinConsumer looks
 	}
 	if g == nil || len(g.members) == 0 {
 		if req.MemberID != "" && (g == nil || g.invited[req.MemberID].IsZero()) {
@@ -281,14 +292,22 @@ func (g *group) firstJoined() string {
 
 // vote picks the protocol that all members have and most prefer.
 func (g *group) vote() string {
-	members := g.ordered()
+	var lists [][]kmsg.JoinGroupRequestProtocol
+	for _, m := range g.ordered() {
+		lists = append(lists, m.protocols)
+	}
+	return vote(lists)
+}
+
+// vote picks the protocol that is in all lists, and that most prefer.
+func vote(lists [][]kmsg.JoinGroupRequestProtocol) string {
 	votes := map[string]int{}
 	best := ""
-	for _, m := range members {
-		for _, p := range m.protocols {
+	for _, protocols := range lists {
+		for _, p := range protocols {
 			all := true
-			for _, other := range members {
-				all = all && slices.ContainsFunc(other.protocols, func(q kmsg.JoinGroupRequestProtocol) bool { return q.Name == p.Name })
+			for _, other := range lists {
+				all = all && slices.ContainsFunc(other, func(q kmsg.JoinGroupRequestProtocol) bool { return q.Name == p.Name })
 			}
 			if all {
 				votes[p.Name]++
@@ -363,15 +382,18 @@ func (g *group) check(memberID, instance string, generation int32) (*member, *ke
 }
 
 // Sync handles SyncGroup: the leader brings the assignment, the others wait for it.
-func (s *State) Sync(now time.Time, t shard.Ticket, req *kmsg.SyncGroupRequest) shard.Step {
+func (s *State) Sync(now time.Time, t shard.Ticket, req *kmsg.SyncGroupRequest, topics *Topics) shard.Step {
 	resp := req.ResponseKind().(*kmsg.SyncGroupResponse)
 	refuse := func(err *kerr.Error) shard.Step {
 		resp.ErrorCode = err.Code
 		return answer(t, resp)
 	}
 	g := s.groups[req.Group]
-	if g == nil || g.consumer != nil || g.share != nil {
+	if g == nil || g.share != nil {
 		return refuse(kerr.UnknownMemberID)
+	}
+	if g.consumer != nil {
+		return s.syncConsumer(g, now, t, req, topics)
 	}
 	m, err := g.check(req.MemberID, deref(req.InstanceID), req.Generation)
 	switch {
@@ -420,12 +442,15 @@ func (g *group) fillSync(resp *kmsg.SyncGroupResponse, assignment []byte) {
 }
 
 // Heartbeat handles Heartbeat.
-func (s *State) Heartbeat(now time.Time, t shard.Ticket, req *kmsg.HeartbeatRequest) shard.Step {
+func (s *State) Heartbeat(now time.Time, t shard.Ticket, req *kmsg.HeartbeatRequest, topics *Topics) shard.Step {
 	resp := req.ResponseKind().(*kmsg.HeartbeatResponse)
 	g := s.groups[req.Group]
-	if g == nil || g.consumer != nil || g.share != nil {
+	if g == nil || g.share != nil {
 		resp.ErrorCode = kerr.UnknownMemberID.Code
 		return answer(t, resp)
+	}
+	if g.consumer != nil {
+		return s.heartbeatConsumer(g, now, t, req, topics)
 	}
 	m, err := g.check(req.MemberID, deref(req.InstanceID), req.Generation)
 	if err != nil {

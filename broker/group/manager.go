@@ -80,22 +80,24 @@ func do[R any](ctx context.Context, m *Manager, group string, handle func(*State
 
 // Join waits for the rebalance that the member takes part in.
 func (m *Manager) Join(ctx context.Context, req *kmsg.JoinGroupRequest, client Client) (*kmsg.JoinGroupResponse, error) {
-	id := client.ID + "-" + uuid.NewString()
+	id, topics := client.ID+"-"+uuid.NewString(), m.currentTopics()
 	return do[*kmsg.JoinGroupResponse](ctx, m, req.Group, func(s *State, now time.Time, t shard.Ticket) shard.Step {
-		return s.Join(now, t, req, client, id)
+		return s.Join(now, t, req, client, id, topics)
 	})
 }
 
 // Sync waits for the leader's assignment.
 func (m *Manager) Sync(ctx context.Context, req *kmsg.SyncGroupRequest) (*kmsg.SyncGroupResponse, error) {
+	topics := m.currentTopics()
 	return do[*kmsg.SyncGroupResponse](ctx, m, req.Group, func(s *State, now time.Time, t shard.Ticket) shard.Step {
-		return s.Sync(now, t, req)
+		return s.Sync(now, t, req, topics)
 	})
 }
 
 func (m *Manager) Heartbeat(ctx context.Context, req *kmsg.HeartbeatRequest) (*kmsg.HeartbeatResponse, error) {
+	topics := m.currentTopics()
 	return do[*kmsg.HeartbeatResponse](ctx, m, req.Group, func(s *State, now time.Time, t shard.Ticket) shard.Step {
-		return s.Heartbeat(now, t, req)
+		return s.Heartbeat(now, t, req, topics)
 	})
 }
 
@@ -166,10 +168,11 @@ func (m *Manager) Fetch(ctx context.Context, group, member string, epoch int32, 
 	})
 }
 
-func (m *Manager) ConsumerHeartbeat(ctx context.Context, req *kmsg.ConsumerGroupHeartbeatRequest, client Client) (*kmsg.ConsumerGroupHeartbeatResponse, error) {
+// ConsumerHeartbeat handles a member of the consumer protocol.
+func (m *Manager) ConsumerHeartbeat(ctx context.Context, req *kmsg.ConsumerGroupHeartbeatRequest, timeouts Timeouts, client Client) (*kmsg.ConsumerGroupHeartbeatResponse, error) {
 	id, topics := uuid.NewString(), m.currentTopics()
 	return do[*kmsg.ConsumerGroupHeartbeatResponse](ctx, m, req.Group, func(s *State, now time.Time, t shard.Ticket) shard.Step {
-		return s.ConsumerHeartbeat(now, t, req, client, id, topics)
+		return s.ConsumerHeartbeat(now, t, req, timeouts, client, id, topics)
 	})
 }
 
@@ -195,13 +198,11 @@ func (m *Manager) currentTopics() *Topics {
 	return m.topics
 }
 
-// ShareTimeouts are those of share groups that have none of their own.
-func (m *Manager) ShareTimeouts() ShareTimeouts {
-	return ShareTimeouts{m.cfg.ShareSession, m.cfg.ShareHeartbeat}
-}
+// Config returns what holds for groups without settings of their own, and the bounds of these.
+func (m *Manager) Config() Config { return m.cfg }
 
 // ShareHeartbeat handles a member of a share group.
-func (m *Manager) ShareHeartbeat(ctx context.Context, req *kmsg.ShareGroupHeartbeatRequest, timeouts ShareTimeouts, client Client) (*kmsg.ShareGroupHeartbeatResponse, error) {
+func (m *Manager) ShareHeartbeat(ctx context.Context, req *kmsg.ShareGroupHeartbeatRequest, timeouts Timeouts, client Client) (*kmsg.ShareGroupHeartbeatResponse, error) {
 	topics := m.currentTopics()
 	return do[*kmsg.ShareGroupHeartbeatResponse](ctx, m, req.GroupID, func(s *State, now time.Time, t shard.Ticket) shard.Step {
 		return s.ShareHeartbeat(now, t, req, timeouts, client, topics)

@@ -65,7 +65,7 @@ func (s *State) checkCommit(now time.Time, req *kmsg.OffsetCommitRequest) *kerr.
 		return kerr.IllegalGeneration
 	}
 	if g.consumer != nil {
-		if req.Version < 9 { // knows no member epochs
+		if m := g.consumer.members[req.MemberID]; req.Version < 9 && m != nil && m.classic == nil { // knows no member epochs
 			return kerr.UnsupportedVersion
 		}
 		return g.consumer.checkEpoch(req.MemberID, req.Generation)

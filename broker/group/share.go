@@ -104,13 +104,9 @@ func (c *shareGroup) phase() phase {
 	return stable
 }
 
-// ShareTimeouts are how long a member of a share group stays after its last heartbeat, and how often
-// it is told to send one.
-type ShareTimeouts struct{ Session, Heartbeat time.Duration }
-
 // ShareHeartbeat handles ShareGroupHeartbeat: a member joins, leaves, changes its subscription, and
 // learns what it may fetch.
-func (s *State) ShareHeartbeat(now time.Time, t shard.Ticket, req *kmsg.ShareGroupHeartbeatRequest, timeouts ShareTimeouts, client Client, topics *Topics) shard.Step {
+func (s *State) ShareHeartbeat(now time.Time, t shard.Ticket, req *kmsg.ShareGroupHeartbeatRequest, timeouts Timeouts, client Client, topics *Topics) shard.Step {
 	resp := req.ResponseKind().(*kmsg.ShareGroupHeartbeatResponse)
 	var step shard.Step
 	if err := s.shareHeartbeat(now, req, resp, timeouts, client, topics, &step); err != nil {
@@ -121,7 +117,7 @@ func (s *State) ShareHeartbeat(now time.Time, t shard.Ticket, req *kmsg.ShareGro
 	return step
 }
 
-func (s *State) shareHeartbeat(now time.Time, req *kmsg.ShareGroupHeartbeatRequest, resp *kmsg.ShareGroupHeartbeatResponse, timeouts ShareTimeouts, client Client, topics *Topics, step *shard.Step) *refusal {
+func (s *State) shareHeartbeat(now time.Time, req *kmsg.ShareGroupHeartbeatRequest, resp *kmsg.ShareGroupHeartbeatResponse, timeouts Timeouts, client Client, topics *Topics, step *shard.Step) *refusal {
 	switch {
 	case req.GroupID == "":
 		return refuse(kerr.InvalidRequest, "the group id is empty")
@@ -242,7 +238,7 @@ func (s *State) subscribeShare(g *group, m *shareMember, req *kmsg.ShareGroupHea
 
 // subscribed returns the topics of a member that exist.
 func (m *shareMember) subscribed(topics *Topics) []string {
-	return topics.subscribed(&subscription{topics: m.topics})
+	return topics.existing(m.topics...)
 }
 
 // hashOf is a hash of the topics that the members subscribe to.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -73,8 +74,8 @@ func (m *Manager) LoadHere(ctx context.Context, k share.Key, leaderEpoch int32) 
 		share.Loaded
 		err error
 	}
-	a, err := do[answered](ctx, m, k.Group, func(s *State, _ time.Time, t shard.Ticket) shard.Step {
-		loaded, records, err := s.LoadShare(k, leaderEpoch)
+	a, err := do[answered](ctx, m, k.Group, func(s *State, now time.Time, t shard.Ticket) shard.Step {
+		loaded, records, err := s.LoadShare(now, k, leaderEpoch)
 		step := answer(t, answered{loaded, err})
 		step.Records = records
 		return step
@@ -102,7 +103,7 @@ func (m *Manager) SaveHere(ctx context.Context, k share.Key, stateEpoch, leaderE
 
 // LoadShare returns what was delivered of a share-partition, for a leader of the partition, and
 // fences those before it.
-func (s *State) LoadShare(k share.Key, leaderEpoch int32) (share.Loaded, []shard.Record, error) {
+func (s *State) LoadShare(now time.Time, k share.Key, leaderEpoch int32) (share.Loaded, []shard.Record, error) {
 	g := s.groups[k.Group]
 	if g == nil || g.share == nil {
 		return share.Loaded{}, nil, fmt.Errorf("%w: there is no share group %q", ErrShareFenced, k.Group)
@@ -113,12 +114,19 @@ func (s *State) LoadShare(k share.Key, leaderEpoch int32) (share.Loaded, []shard
 		return share.Loaded{}, nil, fmt.Errorf("%w: %s was led in epoch %d, and this is %d", ErrShareFenced, k, st.leaderEpoch, leaderEpoch)
 	}
 	var records []shard.Record
+	if !known && !invariant.Off("share-new-epoch") {
+		st.stateEpoch = newStateEpoch(now)
+	}
 	if !known || st.leaderEpoch != leaderEpoch {
 		st.leaderEpoch = leaderEpoch
 		records = append(records, shareStateRecord(k.Group, p, &st))
 	}
 	return share.Loaded{Saved: st.saved, Found: st.known, StateEpoch: st.stateEpoch}, records, nil
 }
+
+// newStateEpoch is the epoch of a state of which nothing is known: it is not that of one which was
+// deleted, alone or with its group, while somebody who had loaded it has something to save.
+func newStateEpoch(now time.Time) int32 { return int32(now.UnixMilli() & math.MaxInt32) }
 
 // SaveShare replaces what was delivered of a share-partition, by who has loaded it.
 func (s *State) SaveShare(k share.Key, stateEpoch, leaderEpoch int32, saved share.Saved) ([]shard.Record, error) {
@@ -184,12 +192,15 @@ func (s *State) shareOffsets(group string) (map[uuid.UUID][]ShareOffset, error) 
 // AlterShareOffsets makes a share group without members begin anew at an offset of each partition,
 // and forget what was delivered of it.
 func (m *Manager) AlterShareOffsets(ctx context.Context, group string, starts map[uuid.UUID]map[int32]int64) error {
-	return m.changeShare(ctx, group, func(c *shareGroup) []shard.Record {
+	return m.changeShare(ctx, group, func(c *shareGroup, now time.Time) []shard.Record {
 		var records []shard.Record
 		for topic, partitions := range starts {
 			for index, start := range partitions {
 				p := partitionID{topic, index}
-				st := c.states[p]
+				st, known := c.states[p]
+				if !known {
+					st.stateEpoch = newStateEpoch(now)
+				}
 				st.stateEpoch, st.known, st.saved = st.stateEpoch+1, true, share.Saved{Start: start}
 				records = append(records, shareStateRecord(group, p, &st))
 			}
@@ -201,7 +212,7 @@ func (m *Manager) AlterShareOffsets(ctx context.Context, group string, starts ma
 
 // DeleteShareOffsets makes a share group without members forget topics.
 func (m *Manager) DeleteShareOffsets(ctx context.Context, group string, topics []uuid.UUID) error {
-	return m.changeShare(ctx, group, func(c *shareGroup) []shard.Record {
+	return m.changeShare(ctx, group, func(c *shareGroup, _ time.Time) []shard.Record {
 		var records []shard.Record
 		for _, p := range c.partitions() {
 			if slices.Contains(topics, p.topic) {
@@ -212,9 +223,9 @@ func (m *Manager) DeleteShareOffsets(ctx context.Context, group string, topics [
 	})
 }
 
-func (m *Manager) changeShare(ctx context.Context, group string, change func(*shareGroup) []shard.Record) error {
+func (m *Manager) changeShare(ctx context.Context, group string, change func(*shareGroup, time.Time) []shard.Record) error {
 	type answered struct{ err error }
-	a, err := do[answered](ctx, m, group, func(s *State, _ time.Time, t shard.Ticket) shard.Step {
+	a, err := do[answered](ctx, m, group, func(s *State, now time.Time, t shard.Ticket) shard.Step {
 		switch g := s.groups[group]; {
 		case g == nil || g.share == nil:
 			return answer(t, answered{kerr.GroupIDNotFound})
@@ -222,7 +233,7 @@ func (m *Manager) changeShare(ctx context.Context, group string, change func(*sh
 			return answer(t, answered{kerr.NonEmptyGroup})
 		default:
 			step := answer(t, answered{})
-			step.Records = change(g.share)
+			step.Records = change(g.share, now)
 			return step
 		}
 	})

@@ -49,7 +49,7 @@ func (s *shareScript) heartbeat(member string, epoch int32, topics ...string) *k
 	s.t.Helper()
 	req := kmsg.NewPtrShareGroupHeartbeatRequest()
 	req.Version, req.GroupID, req.MemberID, req.MemberEpoch, req.SubscribedTopicNames = 1, "g", member, epoch, topics
-	step := s.state.ShareHeartbeat(s.now, 1, req, ShareTimeouts{45 * time.Second, 5 * time.Second}, Client{"c", "/h"}, s.topics)
+	step := s.state.ShareHeartbeat(s.now, 1, req, Timeouts{45 * time.Second, 5 * time.Second}, Client{ID: "c", Host: "/h"}, s.topics)
 	s.apply(step.Records)
 	return step.Answers[0].Value.(*kmsg.ShareGroupHeartbeatResponse)
 }
@@ -179,14 +179,14 @@ func TestShareMembership(t *testing.T) {
 	}
 	req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
 	req.Group, req.RebalanceTimeoutMillis, req.SubscribedTopicNames = "g", 1000, []string{"t"}
-	if got := s.state.ConsumerHeartbeat(s.now, 1, req, Client{}, "x", s.topics).Answers[0].Value.(*kmsg.ConsumerGroupHeartbeatResponse); got.ErrorCode != kerr.GroupIDNotFound.Code {
+	if got := s.state.ConsumerHeartbeat(s.now, 1, req, defaultTimeouts, Client{}, "x", s.topics).Answers[0].Value.(*kmsg.ConsumerGroupHeartbeatResponse); got.ErrorCode != kerr.GroupIDNotFound.Code {
 		t.Errorf("a consumer of a share group: %v", kerr.ErrorForCode(got.ErrorCode))
 	}
 	req.Group = "h"
-	s.apply(s.state.ConsumerHeartbeat(s.now, 1, req, Client{}, "x", s.topics).Records)
+	s.apply(s.state.ConsumerHeartbeat(s.now, 1, req, defaultTimeouts, Client{}, "x", s.topics).Records)
 	share := kmsg.NewPtrShareGroupHeartbeatRequest()
 	share.GroupID, share.MemberID, share.SubscribedTopicNames = "h", "a", []string{"t"}
-	if got := s.state.ShareHeartbeat(s.now, 1, share, ShareTimeouts{}, Client{}, s.topics).Answers[0].Value.(*kmsg.ShareGroupHeartbeatResponse); got.ErrorCode != kerr.GroupIDNotFound.Code {
+	if got := s.state.ShareHeartbeat(s.now, 1, share, Timeouts{}, Client{}, s.topics).Answers[0].Value.(*kmsg.ShareGroupHeartbeatResponse); got.ErrorCode != kerr.GroupIDNotFound.Code {
 		t.Errorf("a member of a consumer group: %v", kerr.ErrorForCode(got.ErrorCode))
 	}
 }
@@ -200,7 +200,7 @@ func TestShareSessionTimeoutIsSet(t *testing.T) {
 	s.apply(s.state.Tick(s.now).Records)
 	req := kmsg.NewPtrShareGroupHeartbeatRequest()
 	req.Version, req.GroupID, req.MemberID, req.SubscribedTopicNames = 1, "g", "other", []string{"t"}
-	s.apply(s.state.ShareHeartbeat(s.now, 1, req, ShareTimeouts{10 * time.Second, time.Second}, Client{}, s.topics).Records)
+	s.apply(s.state.ShareHeartbeat(s.now, 1, req, Timeouts{10 * time.Second, time.Second}, Client{}, s.topics).Records)
 	s.now = s.now.Add(9 * time.Second)
 	if wake := s.state.Wake(); wake.After(s.now.Add(time.Second)) {
 		t.Fatalf("looks again at %v, and a session ends a second after %v", wake, s.now)
@@ -228,7 +228,7 @@ func TestShareState(t *testing.T) {
 		return err
 	}
 	load := func(leaderEpoch int32) (share.Loaded, error) {
-		l, records, err := s.state.LoadShare(k, leaderEpoch)
+		l, records, err := s.state.LoadShare(s.now, k, leaderEpoch)
 		s.apply(records)
 		return l, err
 	}
@@ -239,10 +239,12 @@ func TestShareState(t *testing.T) {
 	if err := save(0, 1); !errors.Is(err, ErrShareFenced) {
 		t.Fatalf("saved what was not loaded: %v", err)
 	}
-	if l, err := load(3); err != nil || l.Found {
-		t.Fatal(l, err)
+	first, err := load(3)
+	if err != nil || first.Found {
+		t.Fatal(first, err)
 	}
-	if err := save(0, 3); err != nil {
+	epoch := first.StateEpoch
+	if err := save(epoch, 3); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := load(2); !errors.Is(err, ErrShareFenced) {
@@ -250,23 +252,23 @@ func TestShareState(t *testing.T) {
 	}
 	for _, snapshot := range []bool{false, true} {
 		s.restart(snapshot)
-		if l, err := load(3); err != nil || !cmp.Equal(l, share.Loaded{Saved: saved, Found: true}) {
+		if l, err := load(3); err != nil || !cmp.Equal(l, share.Loaded{Saved: saved, Found: true, StateEpoch: epoch}) {
 			t.Errorf("after a restart: %+v, %v", l, err)
 		}
 	}
 	if _, err := load(4); err != nil {
 		t.Fatal(err)
 	}
-	if err := save(0, 3); !errors.Is(err, ErrShareFenced) {
+	if err := save(epoch, 3); !errors.Is(err, ErrShareFenced) {
 		t.Errorf("saved by a former leader: %v", err)
 	}
 	st := s.state.groups["g"].share.states[partitionID{k.Topic, k.Index}]
 	st.stateEpoch++
 	s.apply([]shard.Record{shareStateRecord("g", partitionID{k.Topic, k.Index}, &st)})
-	if err := save(0, 4); !errors.Is(err, ErrShareFenced) {
+	if err := save(epoch, 4); !errors.Is(err, ErrShareFenced) {
 		t.Errorf("saved what was replaced: %v", err)
 	}
-	if err := save(1, 4); err != nil {
+	if err := save(epoch+1, 4); err != nil {
 		t.Error(err)
 	}
 	s.apply(s.state.ForgetTopic(1, "u", topicID("u")).Records)
@@ -274,7 +276,7 @@ func TestShareState(t *testing.T) {
 		t.Fatal("the state went with another topic")
 	}
 	s.apply(s.state.ForgetTopic(1, "t", topicID("t")).Records)
-	if err := save(1, 4); !errors.Is(err, ErrShareFenced) {
+	if err := save(epoch+1, 4); !errors.Is(err, ErrShareFenced) {
 		t.Errorf("saved for a topic that is gone: %v", err)
 	}
 	_, _ = load(4)
@@ -286,6 +288,41 @@ func TestShareState(t *testing.T) {
 	s.apply(s.state.Delete(1, "g").Records)
 	if s.restart(false); s.state.groups["g"] != nil {
 		t.Error("a group that was deleted is back")
+	}
+}
+
+// Who has loaded a state that an administrator deletes, alone or with its group, does not save it over
+// what somebody else has loaded since, be it at the same node in the same epoch.
+func TestDeletedShareStateStaysDeleted(t *testing.T) {
+	for name, remove := range map[string]func(s *shareScript, p partitionID){
+		"offsets": func(s *shareScript, p partitionID) { s.apply([]shard.Record{shareStateRecord("g", p, nil)}) },
+		"group": func(s *shareScript, p partitionID) {
+			s.heartbeat("a", -1)
+			s.apply(s.state.Delete(1, "g").Records)
+			s.heartbeat("a", 0, "t")
+		},
+	} {
+		s := newShareScript(t)
+		s.heartbeat("a", 0, "t")
+		k := share.Key{Group: "g", Topic: topicID("t"), Index: 1}
+		before, records, err := s.state.LoadShare(s.now, k, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.apply(records)
+		s.now = s.now.Add(time.Millisecond)
+		remove(s, partitionID{k.Topic, k.Index})
+		after, records, err := s.state.LoadShare(s.now, k, 3)
+		if err != nil || after.Found {
+			t.Fatalf("%s deleted: loaded %+v, %v", name, after, err)
+		}
+		s.apply(records)
+		if _, err := s.state.SaveShare(k, before.StateEpoch, 3, share.Saved{Start: 7}); !errors.Is(err, ErrShareFenced) {
+			t.Errorf("%s deleted: what was loaded before is saved: %v", name, err)
+		}
+		if _, err := s.state.SaveShare(k, after.StateEpoch, 3, share.Saved{Start: 9}); err != nil {
+			t.Errorf("%s deleted: what was loaded since is not saved: %v", name, err)
+		}
 	}
 }
 

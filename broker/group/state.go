@@ -25,12 +25,20 @@ type Config struct {
 	// MaxMetadata is the largest metadata of a committed offset, in bytes. 4,096 if zero.
 	MaxMetadata int
 	// ConsumerSession is the session timeout of members of the consumer protocol, ConsumerHeartbeat
-	// how often they are told to send heartbeats (KIP-848). 45 s and 5 s if zero.
+	// how often they are told to send heartbeats, in groups that have no settings of their own
+	// (KIP-848). 45 s and 5 s if zero.
 	ConsumerSession, ConsumerHeartbeat time.Duration
+	// ConsumerMinSession to ConsumerMaxHeartbeat bound the settings of groups for that
+	// (group.consumer.min.session.timeout.ms and the like). 45 s, 60 s, 5 s and 15 s if zero.
+	ConsumerMinSession, ConsumerMaxSession     time.Duration
+	ConsumerMinHeartbeat, ConsumerMaxHeartbeat time.Duration
 	// ShareSession and ShareHeartbeat are the same for members of share groups, of which one has
 	// at most ShareMaxSize (KIP-932). 45 s, 5 s and 200 if zero.
 	ShareSession, ShareHeartbeat time.Duration
 	ShareMaxSize                 int
+	// Migration is which way a group with members may change its protocol
+	// (group.consumer.migration.policy). Both if empty.
+	Migration Migration
 	// Retention is how long offsets of a group without members are kept. 7 days if zero.
 	Retention time.Duration
 	// Partitions of __consumer_offsets when it is created. 16 if zero.
@@ -45,9 +53,14 @@ func (c *Config) setDefaults() {
 	c.MaxMetadata = cmp.Or(c.MaxMetadata, 4096)
 	c.ConsumerSession = cmp.Or(c.ConsumerSession, 45*time.Second)
 	c.ConsumerHeartbeat = cmp.Or(c.ConsumerHeartbeat, 5*time.Second)
+	c.ConsumerMinSession = cmp.Or(c.ConsumerMinSession, 45*time.Second)
+	c.ConsumerMaxSession = cmp.Or(c.ConsumerMaxSession, time.Minute)
+	c.ConsumerMinHeartbeat = cmp.Or(c.ConsumerMinHeartbeat, 5*time.Second)
+	c.ConsumerMaxHeartbeat = cmp.Or(c.ConsumerMaxHeartbeat, 15*time.Second)
 	c.ShareSession = cmp.Or(c.ShareSession, 45*time.Second)
 	c.ShareHeartbeat = cmp.Or(c.ShareHeartbeat, 5*time.Second)
 	c.ShareMaxSize = cmp.Or(c.ShareMaxSize, 200)
+	c.Migration = cmp.Or(c.Migration, MigrateBoth)
 	c.Retention = cmp.Or(c.Retention, 7*24*time.Hour)
 	c.Partitions = cmp.Or(c.Partitions, 16)
 }
@@ -211,7 +224,7 @@ func (g *group) replay(v *kmsg.GroupMetadataValue) {
 		}
 		m.instance, m.clientID, m.clientHost = deref(mv.InstanceID), mv.ClientID, mv.ClientHost
 		m.session, m.rebalance = millis(mv.SessionTimeoutMillis), millis(mv.RebalanceTimeoutMillis)
-		if len(m.protocols) == 0 {
+		if m.expires.IsZero() { // known by replay alone
 			m.protocols = []kmsg.JoinGroupRequestProtocol{{Name: g.protocol, Metadata: slices.Clone(mv.Subscription)}}
 		}
 		m.assignment = slices.Clone(mv.Assignment)
@@ -228,9 +241,10 @@ func (g *group) replay(v *kmsg.GroupMetadataValue) {
 func (g *group) record(now time.Time, assignment func(*member) []byte) shard.Record {
 	v := kmsg.NewGroupMetadataValue()
 	v.ProtocolType, v.Generation, v.CurrentStateTimestamp = g.protocolType, g.generation, now.UnixMilli()
-	if len(g.members) > 0 {
-		v.Protocol, v.Leader = &g.protocol, &g.leader
+	if g.protocol == "" { // those who wait for the first generation join again
+		return groupRecord(g.id, &v)
 	}
+	v.Protocol, v.Leader = &g.protocol, nonEmpty(g.leader)
 	for _, m := range g.ordered() {
 		mv := kmsg.NewGroupMetadataValueMember()
 		mv.MemberID, mv.ClientID, mv.ClientHost = m.id, m.clientID, m.clientHost
@@ -263,8 +277,13 @@ func (s *State) Snapshot() []shard.Record {
 		case g.share != nil:
 			out = append(out, g.share.records(g.id, g.since)...)
 		case !g.since.IsZero():
-			// A rebalance under way is not written: the last stable generation is what counts.
-			out = append(out, g.record(g.since, func(m *member) []byte { return m.assignment }))
+			// A rebalance under way is not written, but that there was one: nobody leads the members, and
+			// not all of them were in the last generation.
+			saved := *g
+			if saved.phase != stable {
+				saved.leader = ""
+			}
+			out = append(out, saved.record(g.since, func(m *member) []byte { return m.assignment }))
 		}
 		for tp, o := range g.offsets {
 			offsets = append(offsets, orderedRecord{o.order, offsetRecord(g.id, tp, &o)})
@@ -291,8 +310,12 @@ type orderedRecord struct {
 // Wake implements [shard.State].
 func (s *State) Wake() time.Time { return s.wake }
 
-// wakeBy makes sure that Tick comes no later than t.
+// wakeBy makes sure that Tick comes no later than t; at once if t is zero, the deadline of a member
+// that a replay has made, which counts from the first tick.
 func (s *State) wakeBy(t time.Time) {
+	if t.IsZero() {
+		t = time.Unix(0, 0)
+	}
 	if s.wake.IsZero() || t.Before(s.wake) {
 		s.wake = t
 	}
@@ -314,6 +337,13 @@ func (s *State) Tick(now time.Time) shard.Step {
 }
 
 func (s *State) tick(g *group, now time.Time, step *shard.Step) {
+	for id, until := range g.invited {
+		if !now.Before(until) {
+			delete(g.invited, id)
+		} else {
+			s.wakeBy(until)
+		}
+	}
 	if g.consumer != nil {
 		s.tickConsumer(g, now, step)
 		return
@@ -321,11 +351,6 @@ func (s *State) tick(g *group, now time.Time, step *shard.Step) {
 	if g.share != nil {
 		s.tickShare(g, now, step)
 		return
-	}
-	for id, until := range g.invited {
-		if !now.Before(until) {
-			delete(g.invited, id)
-		}
 	}
 	for _, m := range g.ordered() {
 		if m.expires.IsZero() {
@@ -335,13 +360,13 @@ func (s *State) tick(g *group, now time.Time, step *shard.Step) {
 			s.remove(g, m, now, step)
 		}
 	}
+	if g.phase == stable && g.leader == "" { // it was of the consumer protocol, or saved in a rebalance
+		s.rebalance(g, now, step)
+	}
 	if !g.deadline.IsZero() && !now.Before(g.deadline) {
 		s.timeUp(g, now, step)
 	}
 	s.tryCompleteJoin(g, now, step)
-	for _, until := range g.invited {
-		s.wakeBy(until)
-	}
 	for _, m := range g.members {
 		if m.join == 0 {
 			s.wakeBy(m.expires)

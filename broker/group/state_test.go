@@ -48,6 +48,9 @@ func (s *script) setTopics(list string) {
 	s.topics = NewTopics(version, topics)
 }
 
+// defaultTimeouts are those of groups without settings.
+var defaultTimeouts = Timeouts{45 * time.Second, 5 * time.Second}
+
 func topicID(name string) uuid.UUID { return uuid.NewSHA1(uuid.Nil, []byte(name)) }
 
 // owned reads t:0,1;u:0.
@@ -206,7 +209,7 @@ func (s *script) run(line string) {
 			n, meta, _ := strings.Cut(p, ":")
 			req.Protocols = append(req.Protocols, kmsg.JoinGroupRequestProtocol{Name: n, Metadata: []byte(meta)})
 		}
-		s.apply(s.state.Join(s.now, s.ticket(name), req, Client{"client", "/host"}, args["new"]))
+		s.apply(s.state.Join(s.now, s.ticket(name), req, Client{ID: "client", Host: "/host"}, args["new"], s.topics))
 	case "consumer":
 		req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
 		req.Version, req.Group, req.MemberID, req.MemberEpoch, req.InstanceID = 1, args["group"], args["member"], int32(num("epoch")), opt("instance")
@@ -220,7 +223,7 @@ func (s *script) run(line string) {
 		if owns, ok := args["owns"]; ok {
 			req.Topics = owned(owns)
 		}
-		s.apply(s.state.ConsumerHeartbeat(s.now, s.ticket(name), req, Client{"client", "/host"}, args["new"], s.topics))
+		s.apply(s.state.ConsumerHeartbeat(s.now, s.ticket(name), req, defaultTimeouts, Client{ID: "client", Host: "/host"}, args["new"], s.topics))
 	case "describe-consumer":
 		s.apply(s.state.DescribeConsumer(s.ticket(name), args["group"], s.topics))
 	case "topics":
@@ -233,11 +236,11 @@ func (s *script) run(line string) {
 				req.GroupAssignment = append(req.GroupAssignment, kmsg.SyncGroupRequestGroupAssignment{MemberID: m, MemberAssignment: []byte(v)})
 			}
 		}
-		s.apply(s.state.Sync(s.now, s.ticket(name), req))
+		s.apply(s.state.Sync(s.now, s.ticket(name), req, s.topics))
 	case "heartbeat":
 		req := kmsg.NewPtrHeartbeatRequest()
 		req.Version, req.Group, req.MemberID, req.InstanceID, req.Generation = 4, args["group"], args["member"], opt("instance"), int32(num("generation"))
-		s.apply(s.state.Heartbeat(s.now, s.ticket(name), req))
+		s.apply(s.state.Heartbeat(s.now, s.ticket(name), req, s.topics))
 	case "leave":
 		req := kmsg.NewPtrLeaveGroupRequest()
 		req.Version, req.Group = 5, args["group"]
