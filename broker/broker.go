@@ -182,6 +182,7 @@ type Broker struct {
 
 	listeners  []Listener
 	ids        producerIDs
+	frames     frameBuffers
 	reqMemory  *semaphore.Weighted // MaxRequestMemory
 	decMemory  *semaphore.Weighted // decodeMemory
 	ansMemory  *semaphore.Weighted // MaxAnswerMemory

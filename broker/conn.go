@@ -176,7 +176,8 @@ func (c *conn) readFrame() (frame, error) {
 		return frame{}, fmt.Errorf("a request ends in its length: %w", noEOF(err))
 	}
 	size := int64(int32(binary.BigEndian.Uint32(head)))
-	if least, most := c.frameBounds(); size < least || size > most {
+	least, most := c.frameBounds()
+	if size < least || size > most {
 		return frame{}, fmt.Errorf("request of %d bytes (0x%x): the limit is %d, the least %d; is this a Kafka client, and does it use TLS just as the listener %s does?", size, head, most, least, c.listener.Name)
 	}
 	c.in.Discard(4)
@@ -186,12 +187,16 @@ func (c *conn) readFrame() (frame, error) {
 	}
 	for have := int64(0); have < size; have = int64(len(f.data)) {
 		stage := min(size, max(frameStage, have*frameStageFactor))
-		if err := f.memory.Acquire(c.ctx, stage-have); err != nil {
+		room := stage
+		if of := frameRoom(size); stage == size && of <= most {
+			room = of
+		}
+		if err := f.memory.Acquire(c.ctx, room-f.reserved); err != nil {
 			f.release()
 			return frame{}, err
 		}
-		f.reserved = stage
-		data := make([]byte, stage)
+		f.reserved = room
+		data := c.b.frames.get(stage, room)
 		copy(data, f.data)
 		if n, err := c.readFull(data[have:]); err != nil {
 			f.release()
@@ -262,6 +267,9 @@ func (c *conn) handle() {
 	defer close(c.handled)
 	for f := range c.frames {
 		a, err := c.handleFrame(f.data)
+		if err == nil && a.produce != nil {
+			c.b.frames.put(f.data) // its records were copied when they were appended
+		}
 		f.release()
 		if err != nil {
 			c.closing(err)

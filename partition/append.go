@@ -12,7 +12,7 @@ import (
 )
 
 // Append checks and appends the one record batch of a produce request, as it came: offset
-// and leader epoch are rewritten in place, so the caller gives the bytes away. It returns as
+// and leader epoch are rewritten in place, and the bytes are the caller's again when Append returns. It returns as
 // soon as the offsets are assigned; done is called exactly once, in the order of appends,
 // when the batch is durable or has failed, and must not block. A batch that repeats one of
 // its producer's last five gets the offsets of the first attempt, once that is durable. If

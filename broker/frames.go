@@ -1,0 +1,48 @@
+package broker
+
+import (
+	"math/bits"
+	"sync"
+)
+
+// Frames of these sizes, powers of two, are used again: 128 KiB to 2 MiB. Smaller ones cost little, and larger
+// ones are rare, since Kafka's clients send requests of 1 MB at most unless they are told otherwise.
+const (
+	minFrameClass = 17
+	maxFrameClass = 21
+)
+
+// frameBuffers keeps the memory of large Produce requests for the next. A server that takes 500 MB a second would else
+// have as much cleared, and collected, as garbage. The garbage collector empties it.
+type frameBuffers [maxFrameClass - minFrameClass + 1]sync.Pool
+
+// frameClass returns the class of a frame of n bytes, in place of which all are 1<<class bytes; false if it has none.
+func frameClass(n int64) (class int, ok bool) {
+	class = bits.Len64(uint64(n - 1))
+	return class, class >= minFrameClass && class <= maxFrameClass
+}
+
+// frameRoom is how much memory a frame of n bytes takes.
+func frameRoom(n int64) int64 {
+	if class, ok := frameClass(n); ok {
+		return 1 << class
+	}
+	return n
+}
+
+// get returns n bytes, which may hold anything, with a capacity of room.
+func (f *frameBuffers) get(n, room int64) []byte {
+	if class, ok := frameClass(room); ok && room == 1<<class {
+		if b, ok := f[class-minFrameClass].Get().(*[]byte); ok {
+			return (*b)[:n]
+		}
+	}
+	return make([]byte, n, room)
+}
+
+// put takes a buffer back, of which nobody holds a part.
+func (f *frameBuffers) put(b []byte) {
+	if class, ok := frameClass(int64(cap(b))); ok && cap(b) == 1<<class {
+		f[class-minFrameClass].Put(&b)
+	}
+}
