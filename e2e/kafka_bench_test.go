@@ -74,7 +74,8 @@ func BenchmarkKafka(b *testing.B) {
 				turn(func(side int) { k.latency(side, round, partitions, rate) })
 			}
 		}
-		k.wantMemory()
+		k.want(peakMemory, fmt.Sprintf("ours ≤ %.0f, a quarter of Kafka's heap", quarterHeap))
+		k.smallCaches()
 		k.connections()
 		k.slowPut()
 		fmt.Printf("\n%s\n\n", peerVersions(b, [2]string{"kafka", "kafka_2.13"}))
@@ -341,10 +342,28 @@ func (k *kafkaRun) paced(s *server, topic string, partitions int32, rate float64
 	return delays
 }
 
-// wantMemory: a JVM has its heap, and what it needs beside it.
-func (k *kafkaRun) wantMemory() {
-	const heap = 1 << 30 // of brokerHeap
-	k.want(peakMemory, fmt.Sprintf("ours ≤ %.0f, a quarter of Kafka's heap", heap/4/1e6))
+// quarterHeap is a quarter of brokerHeap, in MB.
+const quarterHeap = (1 << 30) / 4 / 1e6
+
+// smallCaches is our server with small caches, which keep less of what is produced in memory.
+func (k *kafkaRun) smallCaches() {
+	const partitions = 50
+	s := startServer(k.b, "--log-cache-bytes", fmt.Sprint(64<<20), "--upload-bytes", fmt.Sprint(32<<20), "--block-cache-bytes", fmt.Sprint(16<<20))
+	e := &entrant{server: s, counted: []*exec.Cmd{s.cmd}}
+	m := e.measure()
+	for _, size := range []int{kib, smallValue} {
+		topic := fmt.Sprintf("small_%d", size)
+		addTopic(s, topic, partitions)
+		n := *kafkaBytes / 2 / int64(size)
+		begin := time.Now()
+		k.flood(s, topic, partitions, size, n)
+		k.add(ours, "produce "+loadName(size, partitions)+", log cache of 64 MiB, MB/s", float64(n*int64(size))/1e6/time.Since(begin).Seconds())
+		k.consume(s, topic, partitions, 0, n)
+	}
+	what := "produce and consume with a log cache of 64 MiB, peak resident, MB"
+	k.add(ours, what, m.peakMB())
+	k.want(what, fmt.Sprintf("≤ %.0f, a quarter of Kafka's heap", quarterHeap))
+	s.stop()
 }
 
 // connections opens many connections to a new server of ours, of which most only ask for metadata, one in
