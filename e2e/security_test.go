@@ -2,12 +2,20 @@ package e2e
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/json"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
@@ -100,6 +108,94 @@ func TestClientsLogIn(t *testing.T) {
 			if out := run(t, nil, command[0], append(command[1:], args...)...); !strings.Contains(out, "ok "+mechanism) {
 				t.Errorf("%s %s: %s", name, mechanism, out)
 			}
+		}
+	}
+}
+
+// Clients of two libraries log in with tokens that an issuer has signed, whose keys the server has from
+// a URL and from a file, and go on with others when the first has expired. Tokens that are expired or for
+// somebody else are refused, and the client is told.
+func TestClientsLogInWithTokens(t *testing.T) {
+	t.Parallel()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "one", Algorithm: "ES256", Use: "sig"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	issuer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(keys) }))
+	t.Cleanup(issuer.Close)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "keys.json")
+	if err := os.WriteFile(file, keys, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key}, (&jose.SignerOptions{}).WithHeader("kid", "one"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// write puts a token into a file, which is replaced at once.
+	write := func(name, audience string, lasts time.Duration) string {
+		now := time.Now()
+		issued := now
+		if lasts < 0 {
+			issued = now.Add(2 * lasts)
+		}
+		token, err := jwt.Signed(signer).Claims(map[string]any{"iss": "https://issuer", "aud": audience, "sub": "admin", "scope": "kafka", "iat": issued.Unix(), "exp": now.Add(lasts).Unix()}).Serialize()
+		if err != nil {
+			t.Error(err)
+		}
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path+".new", []byte(token), 0o600); err != nil {
+			t.Error(err)
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			t.Error(err)
+		}
+		return path
+	}
+	jars, err := os.ReadFile(filepath.Join(lab.Home(), "kafka-clients", "classpath"))
+	if err != nil {
+		t.Fatalf("%v: run make lab", err)
+	}
+	clients := map[string][]string{
+		"python": {python(), "lab/secureclient/bearer.py"}, "java": {"java", "-cp", strings.TrimSpace(string(jars)), "lab/secureclient/TokenClient.java"},
+	}
+	for from, jwks := range map[string]string{"url": issuer.URL, "file": file} {
+		s := startServer(t, "--kafka-protocol", "SASL_PLAINTEXT", "--sasl-mechanisms", "OAUTHBEARER", "--super-users", "User:admin",
+			"--oauth-jwks", jwks, "--oauth-issuer", "https://issuer", "--oauth-audience", "tabletopic", "--oauth-clock-skew", "1s")
+		for name, command := range clients {
+			t.Run(from+" "+name, func(t *testing.T) {
+				t.Parallel()
+				good := from + "-" + name
+				write(good, "tabletopic", 20*time.Second)
+				renew, stop := context.WithCancel(context.Background())
+				renewed := make(chan struct{})
+				go func() {
+					defer close(renewed)
+					for pace := time.NewTicker(2 * time.Second); ; {
+						select {
+						case <-pace.C:
+							write(good, "tabletopic", 20*time.Second)
+						case <-renew.Done():
+							return
+						}
+					}
+				}()
+				defer func() { stop(); <-renewed }()
+				for what, c := range map[string]struct{ path, times, want string }{
+					"a good token":           {filepath.Join(dir, good), "1", "ok"},
+					"a token of others":      {write(good+"-others", "somebody", time.Hour), "0", "refused:"},
+					"a token that has ended": {write(good+"-ended", "tabletopic", -time.Hour), "0", "refused:"},
+				} {
+					out := run(t, nil, command[0], append(command[1:len(command):len(command)], s.kafka, c.path, "tokens", c.times)...)
+					if !strings.Contains(out, c.want) {
+						t.Errorf("%s: want %q in:\n%s", what, c.want, out)
+					}
+				}
+			})
 		}
 	}
 }
