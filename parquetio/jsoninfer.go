@@ -448,7 +448,7 @@ func (r *inferrer) array(n *inferred, path string, i, depth int) {
 func (x *JSONInference) Schema() (text string, lacks bool) {
 	n := &x.root
 	if x.key {
-		if n = n.fields[rootColumn]; n == nil {
+		if n = n.fields[foldCase(rootColumn)]; n == nil {
 			return "", false
 		}
 	}
