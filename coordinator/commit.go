@@ -162,6 +162,9 @@ func (c *Coordinator) change(v view, cm *Commit) (catalog.Commit, error) {
 	if rules, err := RulesOf(c.cfg, c.table); err == nil && c.table.Properties()[keyMapping] != rules.String() { // an error is one that look gave
 		out.Properties[keyMapping] = rules.String()
 	}
+	if c.cfg.Takes != "" {
+		out.Properties[keyFanOut] = c.cfg.Takes
+	}
 	s := Summary{Topic: c.topic.ID, Epoch: c.topic.Epoch, Commit: cm.ID, Ranges: cm.Ranges, Lost: append(cm.gaps(), v.accepted...)}
 	out.Summary = s.properties()
 	c.commits++

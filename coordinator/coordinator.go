@@ -39,9 +39,11 @@ import (
 	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/maintenance"
 	"github.com/tabletopic/tabletopic/parquetio"
+	"github.com/tabletopic/tabletopic/partition"
 )
 
-// Topic is the topic that a Coordinator commits.
+// Topic is the topic that a Coordinator commits, or a [partition.Route] of it, which has an id and a name
+// of its own.
 type Topic struct {
 	ID         uuid.UUID
 	Name       string
@@ -64,6 +66,9 @@ type Config struct {
 	OnDrop      string // DropRecreate or DropPause. DropRecreate if empty
 	Catalog     string // name of the catalog, "" for the built-in one
 	TableID     string // the table that the topic filled, as its settings name it; "" if they name none
+	// Takes is which records of a topic with several tables this one has, for its properties: the name of
+	// their type, or partition.TakesOthers. "" if it has all.
+	Takes string
 	// OnIncompatible says what becomes of records whose schema the table cannot hold:
 	// IncompatibleDLQ, IncompatibleNewColumn or IncompatiblePause. IncompatibleDLQ if empty.
 	OnIncompatible string
@@ -621,7 +626,11 @@ func (c *Coordinator) open(ctx context.Context) (map[int32]int64, error) {
 // CheckOwner refuses a table that another topic fills.
 func CheckOwner(t *table.Table, topic string) error {
 	if owner, ok := t.Properties()[keyTopic]; ok && owner != topic && !invariant.Off("table-of-another-topic") {
-		return fmt.Errorf("table %s is that of topic %q: set table.topic.name of topic %q to another name", strings.Join(t.Identifier(), "."), owner, topic)
+		name, setting := topic, "table.topic.name"
+		if base, record := partition.SplitRoute(topic); record != "" {
+			name, setting = base, "table.topic.fan.out"
+		}
+		return fmt.Errorf("table %s is that of topic %q: set %s of topic %q to another name", strings.Join(t.Identifier(), "."), owner, setting, name)
 	}
 	return nil
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/tabletopic/tabletopic/catalog"
 	"github.com/tabletopic/tabletopic/coordinator/control"
 	"github.com/tabletopic/tabletopic/maintenance"
-	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/parquetio"
 	"github.com/tabletopic/tabletopic/partition"
 )
@@ -26,7 +25,7 @@ type Catalogs func(name string) (catalog.Catalog, error)
 // Locators finds the files of a catalog's tables, by its name.
 type Locators func(catalog string) catalog.Locator
 
-// Manager runs a Coordinator for each topic whose partition 0 this node leads, and the
+// Manager runs a Coordinator for each table of the topics whose partition 0 this node leads, and the
 // sweep of the control log.
 type Manager struct {
 	keeper *control.Keeper
@@ -34,7 +33,7 @@ type Manager struct {
 	owned  sync.WaitGroup
 
 	mu           sync.Mutex
-	coordinators map[uuid.UUID]*Coordinator // guarded by mu; the last of each topic
+	coordinators map[uuid.UUID]*Coordinator // guarded by mu; the last of each route
 
 	turns turns
 	slots *slots
@@ -56,38 +55,38 @@ func Open(set *partition.Set, ctl *control.Topic, catalogs Catalogs, schemas Sch
 		maps.DeleteFunc(led, func(index, _ int32) bool { return index != 0 })
 		return led
 	}
-	out.keeper = control.Keep(set, log, first, func(t metadata.Topic, cfg partition.TopicConfig) (control.Task, error) {
-		first, err := set.Partition(t.Name, 0)
+	out.keeper = control.Keep(set, log, first, func(r partition.Route) (control.Task, error) {
+		first, err := set.Partition(r.Topic.Name, 0)
 		if errors.Is(err, partition.ErrNotLeader) || errors.Is(err, partition.ErrUnknownTopicOrPartition) {
-			out.forget(t.ID)
+			out.forget(r.ID)
 			return nil, nil
 		}
 		if err != nil {
 			return nil, err
 		}
-		cat, err := catalogs(cfg.Table.Catalog)
+		cat, err := catalogs(r.Table.Catalog)
 		if err != nil {
 			return nil, err
 		}
-		settings := ConfigOf(cfg.Table)
+		settings := ConfigOf(r.Table)
 		settings.Grace = sweep.Grace
-		c, err := New(Topic{t.ID, t.Name, int32(len(t.Partitions)), first.LeaderEpoch()}, cat, ctl, schemas, settings, m, log)
+		c, err := New(Topic{r.ID, r.Name, int32(len(r.Topic.Partitions)), first.LeaderEpoch()}, cat, ctl, schemas, settings, m, log)
 		if err != nil {
 			return nil, err
 		}
 		c.turns, c.slots, c.cores = &out.turns, out.slots, cores
 		c.keepPin = func(ctx context.Context, id string) error {
-			_, err := set.AlterConfig(ctx, t.Name, map[string]string{"table.topic.table.id": id}, nil)
+			_, err := set.AlterConfig(ctx, r.Topic.Name, map[string]string{"table.topic.table.id": id}, nil)
 			return err
 		}
 		out.mu.Lock()
-		out.coordinators[t.ID] = c
+		out.coordinators[r.ID] = c
 		out.mu.Unlock()
 		return c, nil
-	}, func(t metadata.Topic) {
-		out.forget(t.ID)
-		if _, ok := set.Topic(t.Name); !ok {
-			m.forget(t.Name)
+	}, func(r partition.Route) {
+		out.forget(r.ID)
+		if _, ok := set.Topic(r.Topic.Name); !ok || r.Table.Record != "" {
+			m.forget(r.Name)
 		}
 	})
 	s := &Sweeper{Log: ctl, Logger: log, Grace: cmp.Or(sweep.Grace, time.Hour), Load: func(ctx context.Context, id uuid.UUID) (*table.Table, catalog.Locator, error) {
@@ -115,7 +114,7 @@ func ConfigOf(t partition.TableConfig) Config {
 	return Config{
 		Namespace: t.Namespace, Table: t.Name, KafkaColumn: t.KafkaColumn, KeyColumn: t.ColumnOfKey(), PartitionBy: t.PartitionBy, SortBy: t.SortBy, Properties: t.Properties, Engines: t.Engines, OnRewind: t.OnRewind, OnRecreate: t.OnRecreate, OnDrop: t.OnDrop, Catalog: t.Catalog, TableID: t.TableID, OnIncompatible: t.OnIncompatible, ColumnCase: parquetio.Case(t.ColumnCase), Rules: t.Mapping, FormatVersion: t.FormatVersion, Lag: t.TargetLag,
 		KeepAll: !t.ExpireSnapshots, ExpireAfter: t.ExpireAfter, ExpireRetain: t.ExpireRetain,
-		StuckLags: t.StuckLags,
-		Compact:   t.Compact, CompactMinFiles: t.CompactMinFiles, CompactSmall: float64(t.CompactSmallPercent) / 100, TargetFileBytes: t.TargetFileBytes,
+		StuckLags: t.StuckLags, Takes: t.Takes(),
+		Compact: t.Compact, CompactMinFiles: t.CompactMinFiles, CompactSmall: float64(t.CompactSmallPercent) / 100, TargetFileBytes: t.TargetFileBytes,
 	}
 }

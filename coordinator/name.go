@@ -19,8 +19,10 @@ const maxName = 128
 // empty, in namespace, whose levels are separated by dots. A name with dots has its own
 // namespace. Both may be patterns: {topic} is the topic's name, {topic:REGEX} what the first group
 // of an expression, or all of it, matches there, both made legal; {ns} is the namespace. Names
-// that are set by hand are refused unless every catalog takes them.
+// that are set by hand are refused unless every catalog takes them. The name of a [partition.Route] stands
+// for that of its topic.
 func Identifier(namespace, name, topic string) (table.Identifier, error) {
+	topic, _ = partition.SplitRoute(topic)
 	if namespace == "" {
 		namespace = "default"
 	}

@@ -29,6 +29,9 @@ func plan(cfg Config, t *table.Table, v *parquetio.ValueSchema) (next *iceberg.S
 	if next, err = m.TableSchema(v); err != nil {
 		return nil, false, fmt.Errorf("%w: %w", errUnfit, err)
 	}
+	if len(v.Fields) == 0 {
+		return next, true, nil // partitions and order come with the columns
+	}
 	if _, err := specFor(cfg.PartitionBy, next, nil); err != nil {
 		return nil, false, fmt.Errorf("create table: %w", err)
 	}

@@ -225,22 +225,21 @@ func spare(ctx context.Context, t *table.Table, locator catalog.Locator, dead ma
 	return nil
 }
 
-// sweepTarget finds the table of a topic. A topic that is gone keeps its table and its
+// sweepTarget finds the table of a topic, or of a route of it. One that is gone keeps its table and its
 // files: without its settings nobody knows which table that was.
 func sweepTarget(ctx context.Context, set *partition.Set, catalogs Catalogs, locators Locators, id uuid.UUID) (*table.Table, catalog.Locator, error) {
-	t, ok := set.TopicByID(id)
+	r, ok, err := set.RouteByID(id)
+	if err != nil {
+		return nil, nil, err
+	}
 	if !ok {
 		return nil, nil, errNoTopic
 	}
-	cfg, err := set.TopicConfig(t)
+	cat, err := catalogs(r.Table.Catalog)
 	if err != nil {
 		return nil, nil, err
 	}
-	cat, err := catalogs(cfg.Table.Catalog)
-	if err != nil {
-		return nil, nil, err
-	}
-	ident, err := Identifier(cfg.Table.Namespace, cfg.Table.Name, t.Name)
+	ident, err := Identifier(r.Table.Namespace, r.Table.Name, r.Name)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -248,7 +247,7 @@ func sweepTarget(ctx context.Context, set *partition.Set, catalogs Catalogs, loc
 	if errors.Is(err, catalog.ErrNoTable) {
 		loaded, err = nil, nil
 	}
-	return loaded, locators(cfg.Table.Catalog), err
+	return loaded, locators(r.Table.Catalog), err
 }
 
 // errNoTopic says that the topic of a journalled file is gone: the file is left alone.

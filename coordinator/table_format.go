@@ -29,6 +29,9 @@ import (
 //	tabletopic.heads       snapshots that hold the last data commit, see heads_format.go
 //	tabletopic.mapping     version and choices of the type mapping, see parquetio.Rules
 //	tabletopic.probe       "ok" after the catalog proved that it keeps properties
+//	tabletopic.fan.out     which records of a topic with several tables it has: those of a type, by its
+//	                       name, or "*" for those of types without a table; it stays when there is
+//	                       one table again
 //
 // Their values are text of at most 3,500 bytes (a Hive metastore keeps 4,000), fields between
 // semicolons, the CRC-32C of the text up to and with the last semicolon at the end:
@@ -57,6 +60,10 @@ import (
 // The summary of a snapshot that made large files of small ones has tabletopic.compaction, the
 // coordinator's epoch. Its change sets tabletopic.heads and no other property: nothing was added.
 //
+// Of a table for a type of records the topic is the [partition.Route], TOPIC:RECORD with an id of its own. What
+// a commit counts as dead are all records that became no rows: dead letters, those that settings leave
+// out, and those of other tables of the topic.
+//
 // Versions: 1, the first.
 const (
 	keyTopic    = "tabletopic.topic"
@@ -64,6 +71,7 @@ const (
 	keyOffsets  = "tabletopic.offsets."
 	keyProbe    = "tabletopic.probe"
 	keyMapping  = parquetio.MappingProperty
+	keyFanOut   = "tabletopic.fan.out"
 	keyTopicID  = "tabletopic.topic.id"
 	keyEpoch    = "tabletopic.epoch"
 	keyCommitID = "tabletopic.commit.id"
@@ -265,6 +273,9 @@ func DumpProperties(w io.Writer, props iceberg.Properties) error {
 	if ok {
 		fmt.Fprintf(w, "table of topic %q, id %s\n", props[keyTopic], p.Topic)
 		fmt.Fprintf(w, "last commit %s, epoch %d, snapshot sequence %d\n", p.Commit, p.Epoch, p.Sequence)
+		if takes, shared := props[keyFanOut]; shared {
+			fmt.Fprintf(w, "its records are those of type %q\n", takes)
+		}
 		if len(p.Heads) > 0 {
 			fmt.Fprintf(w, "snapshots that hold it: %d\n", p.Heads)
 		}

@@ -38,6 +38,8 @@ type Verification struct {
 	Deep bool
 	// LeavesOut says that table.topic.errors.tolerance or table.topic.tombstone is skip.
 	LeavesOut bool
+	// Elsewhere reports whether a record is for another table of its topic; nil if it has one table.
+	Elsewhere func(ctx context.Context, rec *record.Record) (bool, error)
 	// Strict makes rows that others deleted a difference.
 	Strict bool
 	// Progress is called now and then. May be nil.
@@ -114,7 +116,7 @@ type PartitionReport struct {
 	Beyond     int64            `json:"beyond"`               // rows that the table says it does not hold; offsets of commits, if not deep
 	Ahead      int64            `json:"ahead"`                // offsets that the table holds, and the log never gave
 	Deleted    int64            `json:"deleted"`              // rows that others deleted
-	LeftOut    int64            `json:"left_out"`             // deep: records that topic settings leave out of table and dead letters; else dead_letters counts them
+	LeftOut    int64            `json:"left_out"`             // deep: records that topic settings leave out of table and dead letters, or that are for other tables of the topic; else dead_letters counts them
 	Gaps       int64            `json:"gaps"`                 // offsets of GapRanges
 	GapRanges  []LostSpan       `json:"gap_ranges,omitempty"` // recorded as lost, with the reason
 	Examples   []string         `json:"examples,omitempty"`
@@ -289,7 +291,7 @@ func (v *verifier) scan(ctx context.Context, log LogReader, c *counter) error {
 			break
 		}
 		for _, b := range batches {
-			if c.takes(b, at) {
+			if c.takes(b, at, v.Elsewhere != nil) {
 				continue
 			}
 			if err := reader.Reset(b); err != nil {
@@ -303,9 +305,23 @@ func (v *verifier) scan(ctx context.Context, log LogReader, c *counter) error {
 				if !ok {
 					break
 				}
-				if rec.Offset >= at && rec.Offset < c.next {
-					c.take(rec.Offset)
+				if rec.Offset < at || rec.Offset >= c.next {
+					continue
 				}
+				if c.counts[c.cell(rec.Offset)]++; !c.misses(rec.Offset) {
+					continue
+				}
+				if v.Elsewhere != nil {
+					elsewhere, err := v.Elsewhere(ctx, &rec)
+					if err != nil {
+						return fmt.Errorf("record at offset %d: %w", rec.Offset, err)
+					}
+					if elsewhere {
+						c.elsewhere++
+						continue
+					}
+				}
+				c.missing.add(rec.Offset)
 			}
 		}
 		v.progress.Offsets += min(after, c.next) - at
@@ -379,6 +395,7 @@ type counter struct {
 	counts []int64
 
 	dead, missing *offsetSet // deep only
+	elsewhere     int64      // records of other tables, which are not in missing; deep only
 }
 
 // cut makes the cells.
@@ -404,17 +421,20 @@ func (c *counter) cell(offset int64) int {
 	return i
 }
 
-// takes counts a batch from offset at on, if that does not need its records one by one.
-func (c *counter) takes(b record.Batch, at int64) bool {
+// takes counts a batch from offset at on, if that does not need its records one by one. With the files
+// at hand it does if not all are for the table.
+func (c *counter) takes(b record.Batch, at int64, shared bool) bool {
 	base, next := b.BaseOffset(), b.NextOffset()
 	if next <= at || base >= c.next {
 		return true
 	}
 	dense := b.NumRecords() == int(b.Count())
 	switch {
-	case c.dead != nil && dense:
+	case c.dead != nil && dense && !shared:
 		for o := max(base, at); o < min(next, c.next); o++ {
-			c.take(o)
+			if c.counts[c.cell(o)]++; c.misses(o) {
+				c.missing.add(o)
+			}
 		}
 		return true
 	case c.dead == nil && base >= at && next <= c.next && c.cell(base) == c.cell(next-1):
@@ -424,13 +444,9 @@ func (c *counter) takes(b record.Batch, at int64) bool {
 	return false
 }
 
-// take counts a record, and with the files at hand looks for it.
-func (c *counter) take(offset int64) {
-	c.counts[c.cell(offset)]++
-	if c.dead == nil || c.rows.has(offset) || c.dead.has(offset) || c.deleted.has(offset) || c.inSpan(offset) {
-		return
-	}
-	c.missing.add(offset)
+// misses looks for a record, with the files at hand.
+func (c *counter) misses(offset int64) bool {
+	return c.dead != nil && !c.rows.has(offset) && !c.dead.has(offset) && !c.deleted.has(offset) && !c.inSpan(offset)
 }
 
 // inSpan reports whether an offset is recorded as lost.

@@ -12,7 +12,6 @@ import (
 	"github.com/apache/iceberg-go/table"
 
 	"github.com/tabletopic/tabletopic/coordinator"
-	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/partition"
 	"github.com/tabletopic/tabletopic/streamstore"
 )
@@ -20,7 +19,7 @@ import (
 // TableStatus says how the table of a topic is, and how far. Times are RFC 3339, lags are
 // of committed records: the age is that of the oldest, by its arrival.
 type TableStatus struct {
-	Topic     string                 `json:"topic"`
+	Topic     string                 `json:"topic"` // TOPIC:RECORD if it is of a type of records of the topic
 	Table     string                 `json:"table"`
 	Catalog   string                 `json:"catalog,omitempty"` // the registered one; empty is the servers' own
 	State     coordinator.TableState `json:"state"`
@@ -71,6 +70,8 @@ type PartitionStatus struct {
 
 // handleAPI adds the administration API. Errors are {"message": …}.
 //
+// A topic with table.topic.fan.out has several tables: TOPIC is its own, TOPIC:RECORD that of a type of records.
+//
 //	GET  /api/tables?topic=T                {"tables": [TableStatus, …]}, without columns, of these topics or of all;
 //	                                        with local=true as far as this node knows
 //	GET  /api/tables/{topic}                TableStatus
@@ -82,29 +83,29 @@ func (n *Node) handleAPI(mux *http.ServeMux) {
 		ctx, cancel := context.WithTimeout(r.Context(), listPatience)
 		defer cancel()
 		list := []TableStatus{}
-		topics, err := n.tableTopics(r.URL.Query()["topic"])
+		routes, err := n.routes(r.URL.Query()["topic"])
 		if err != nil {
 			answer(w, http.StatusNotFound, message(err))
 			return
 		}
 		away := map[streamstore.NodeID]error{}
-		for _, t := range topics {
-			list = append(list, n.status(ctx, t.Topic, t.cfg, false, away))
+		for _, route := range routes {
+			list = append(list, n.status(ctx, route, false, away))
 		}
 		if r.URL.Query().Get("local") != "true" {
-			n.askStates(ctx, topics, list, away)
+			n.askStates(ctx, routes, list, away)
 		}
 		answer(w, http.StatusOK, map[string]any{"tables": list})
 	})
 	mux.HandleFunc("GET /api/tables/{topic}", func(w http.ResponseWriter, r *http.Request) {
-		t, cfg, err := n.tableOf(r.PathValue("topic"))
+		route, err := n.tableOf(r.PathValue("topic"))
 		if err != nil {
 			answer(w, http.StatusNotFound, message(err))
 			return
 		}
 		away := map[streamstore.NodeID]error{}
-		list := []TableStatus{n.status(r.Context(), t, cfg, true, away)}
-		n.askStates(r.Context(), []tableTopic{{t, cfg}}, list, away)
+		list := []TableStatus{n.status(r.Context(), route, true, away)}
+		n.askStates(r.Context(), []partition.Route{route}, list, away)
 		answer(w, http.StatusOK, list[0])
 	})
 	mux.HandleFunc("POST /api/tables/{topic}/verify", n.verifyTable)
@@ -124,31 +125,41 @@ func answer(w http.ResponseWriter, code int, v any) {
 
 func message(err error) map[string]string { return map[string]string{"message": err.Error()} }
 
-func (n *Node) tableOf(topic string) (metadata.Topic, partition.TableConfig, error) {
+// tableOf finds a table by the name of its route: TOPIC or TOPIC:RECORD.
+func (n *Node) tableOf(name string) (partition.Route, error) {
+	topic, record := partition.SplitRoute(name)
 	t, ok := n.set.Topic(topic)
 	if !ok {
-		return t, partition.TableConfig{}, fmt.Errorf("topic %s does not exist", topic)
+		return partition.Route{}, fmt.Errorf("topic %s does not exist", topic)
 	}
-	cfg, err := n.set.TopicConfig(t)
-	if err == nil && !cfg.Table.Enable {
-		err = fmt.Errorf("topic %s has no table: set table.topic.enable=true, as in 'tabletopic topic alter %s --config table.topic.enable=true'", topic, topic)
+	routes, err := n.set.Routes(t)
+	if err != nil {
+		return partition.Route{}, err
 	}
-	return t, cfg.Table, err
+	if len(routes) == 0 {
+		return partition.Route{}, fmt.Errorf("topic %s has no table: set table.topic.enable=true, as in 'tabletopic topic alter %s --config table.topic.enable=true'", topic, topic)
+	}
+	for _, r := range routes {
+		if r.Table.Record == record {
+			return r, nil
+		}
+	}
+	return partition.Route{}, fmt.Errorf("topic %s has no table for records of type %s: add it to table.topic.fan.out", topic, record)
 }
 
-// load returns the table of a topic.
-func (n *Node) load(ctx context.Context, t metadata.Topic, cfg partition.TableConfig) (table.Identifier, *table.Table, error) {
-	id, err := coordinator.Identifier(cfg.Namespace, cfg.Name, t.Name)
+// load returns the table of a route.
+func (n *Node) load(ctx context.Context, r partition.Route) (table.Identifier, *table.Table, error) {
+	id, err := coordinator.Identifier(r.Table.Namespace, r.Table.Name, r.Name)
 	if err != nil {
 		return nil, nil, err
 	}
-	cat, err := n.catalog(cfg.Catalog)
+	cat, err := n.catalog(r.Table.Catalog)
 	if err != nil {
 		return id, nil, err
 	}
 	tbl, err := cat.Load(ctx, id)
 	if err == nil {
-		err = coordinator.CheckOwner(tbl, t.Name)
+		err = coordinator.CheckOwner(tbl, r.Name)
 	}
 	return id, tbl, err
 }

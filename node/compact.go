@@ -21,24 +21,24 @@ type CompactStatus struct {
 // compactTable makes the small files of a table large, and answers in lines. It is the coordinator
 // that does, so the node that leads partition 0 must be asked.
 func (n *Node) compactTable(w http.ResponseWriter, r *http.Request) {
-	t, cfg, err := n.tableOf(r.PathValue("topic"))
+	route, err := n.tableOf(r.PathValue("topic"))
 	if err != nil {
 		answer(w, http.StatusNotFound, message(err))
 		return
 	}
-	id, err := coordinator.Identifier(cfg.Namespace, cfg.Name, t.Name)
+	id, err := coordinator.Identifier(route.Table.Namespace, route.Table.Name, route.Name)
 	if err != nil {
 		answer(w, http.StatusConflict, message(err))
 		return
 	}
-	if leader := t.Partitions[0].Leader; leader != n.set.Node().ID {
-		answer(w, http.StatusConflict, message(fmt.Errorf("table of topic %s is compacted by the server that leads partition 0, which is %d: ask that one", t.Name, leader)))
+	if leader := route.Topic.Partitions[0].Leader; leader != n.set.Node().ID {
+		answer(w, http.StatusConflict, message(fmt.Errorf("table of topic %s is compacted by the server that leads partition 0, which is %d: ask that one", route.Name, leader)))
 		return
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	lines, flush := json.NewEncoder(w), http.NewResponseController(w)
-	s := CompactStatus{Topic: t.Name, Table: strings.Join(id, ".")}
-	s.CompactionReport, err = n.coordinators.Compact(r.Context(), t.ID, func(p coordinator.CompactionReport) {
+	s := CompactStatus{Topic: route.Name, Table: strings.Join(id, ".")}
+	s.CompactionReport, err = n.coordinators.Compact(r.Context(), route.ID, func(p coordinator.CompactionReport) {
 		_ = lines.Encode(CompactStatus{Topic: s.Topic, Table: s.Table, CompactionReport: p}) // whoever is gone ends it by the request's context
 		_ = flush.Flush()
 	})

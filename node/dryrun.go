@@ -15,6 +15,7 @@ import (
 	"github.com/tabletopic/tabletopic/parquetio"
 	"github.com/tabletopic/tabletopic/partition"
 	"github.com/tabletopic/tabletopic/schemaregistry"
+	"github.com/tabletopic/tabletopic/worker"
 )
 
 // dryRunPatience is how long the catalogs may take to tell what the tables of a subject are.
@@ -36,12 +37,30 @@ func (n *Node) DryRun(ctx context.Context, subject string, s schemaregistry.Sche
 		}
 		for _, key := range []bool{false, true} {
 			message, written := writtenWith(t.Name, &cfg, key, subject, registered(s))
-			if written {
-				all = append(all, n.dryRun(ctx, t, cfg.Table, key, registered(s), message, earlier))
+			if !written {
+				continue
+			}
+			for _, r := range partition.Routes(t, cfg) {
+				if takes(r, key, registered(s), message) {
+					all = append(all, n.dryRun(ctx, r, key, registered(s), message, earlier))
+				}
 			}
 		}
 	}
 	return all, nil
+}
+
+// takes reports whether records whose value, or key, is written with a schema are rows of a table. No
+// table may be to take them.
+func takes(r partition.Route, key bool, s control.RegisteredSchema, message string) bool {
+	if r.Table.FanOut == "" {
+		return true
+	}
+	if key { // of a record of any type
+		return r.Table.Record != "" || r.Table.Others == partition.OthersTable
+	}
+	name, err := control.RecordName(s, message)
+	return err == nil && worker.ShareOf(r).Takes(name)
 }
 
 // mayUse tells for most topics by their names that they do not use a subject, so that a registration
@@ -85,13 +104,14 @@ func writtenWith(topic string, cfg *partition.TopicConfig, key bool, subject str
 	return "", err == nil && name == record
 }
 
-// dryRun says what a schema does to the table of a topic.
-func (n *Node) dryRun(ctx context.Context, t metadata.Topic, cfg partition.TableConfig, key bool, r control.RegisteredSchema, message string, earlier []int32) schemaregistry.TableChange {
-	c := schemaregistry.TableChange{Topic: t.Name, Part: "value", Check: cfg.SchemaCheck}
+// dryRun says what a schema does to the table of a route.
+func (n *Node) dryRun(ctx context.Context, route partition.Route, key bool, r control.RegisteredSchema, message string, earlier []int32) schemaregistry.TableChange {
+	cfg := route.Table
+	c := schemaregistry.TableChange{Topic: route.Name, Part: "value", Check: cfg.SchemaCheck}
 	if key {
 		c.Part = "key"
 	}
-	id, tbl, err := n.load(ctx, t, cfg)
+	id, tbl, err := n.load(ctx, route)
 	c.Table = strings.Join(id, ".")
 	if err != nil && !errors.Is(err, catalog.ErrNoTable) {
 		c.Outcome, c.Reason = schemaregistry.TableUnknown, err.Error()

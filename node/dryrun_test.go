@@ -177,11 +177,11 @@ func call(t *testing.T, n *Node, method, path string, body any) (status int, h h
 
 // waiting says what is missing until a table has so many rows and dead letters.
 func waiting(n *Node, topic string, rows, deadLetters int) string {
-	t, cfg, err := n.tableOf(topic)
+	route, err := n.tableOf(topic)
 	if err != nil {
 		return err.Error()
 	}
-	_, tbl, err := n.load(context.Background(), t, cfg)
+	_, tbl, err := n.load(context.Background(), route)
 	if err != nil {
 		return err.Error()
 	}
@@ -231,15 +231,15 @@ func outermost(t *testing.T, n *Node, topic string) (lines []string) {
 
 func tableFields(t *testing.T, n *Node, topic string) []iceberg.NestedField {
 	t.Helper()
-	of, cfg, err := n.tableOf(topic)
+	route, err := n.tableOf(topic)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, tbl, err := n.load(t.Context(), of, cfg)
+	_, tbl, err := n.load(t.Context(), route)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return slices.DeleteFunc(slices.Clone(tbl.Schema().Fields()), func(f iceberg.NestedField) bool { return f.Name == cfg.KafkaColumn })
+	return slices.DeleteFunc(slices.Clone(tbl.Schema().Fields()), func(f iceberg.NestedField) bool { return f.Name == route.Table.KafkaColumn })
 }
 
 // apply makes the changes to lines of columns.
@@ -311,6 +311,42 @@ func TestTopicsDemandSchemasThatFit(t *testing.T) {
 			if _, _, versions := call(t, n, "GET", "/subjects/enforce-value/versions", nil); strings.TrimSpace(versions) != "[1]" {
 				t.Errorf("versions %s", versions)
 			}
+		}
+	}
+}
+
+// In a topic with tables for types of records a schema is tried on the table of its type; on none if the type
+// has none.
+func TestDryRunOfATypeIsOfItsTable(t *testing.T) {
+	t.Parallel()
+	c := &cluster{t: t, data: t.TempDir(), objects: t.TempDir()}
+	c.metadata = "sqlite:" + c.data + "/metadata.db"
+	n := c.open(1)
+	for topic, others := range map[string]string{"one": "dlq", "two": "table"} {
+		on, types := "true", "R:"+topic+"_rs"
+		config := map[string]*string{"table.topic.enable": &on, "table.topic.fan.out": &types, "table.topic.fan.out.others": &others}
+		if _, err := kadm.NewClient(c.client(n)).CreateTopic(t.Context(), 1, 1, config, topic); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, test := range []struct{ topic, record, want string }{
+		{"one", "R", "one:R default.one_rs creates"},
+		{"one", "S", ""},
+		{"two", "R", "two:R default.two_rs creates"},
+		{"two", "S", "two default.two creates"},
+	} {
+		schema := strings.Replace(fields(`{"name":"a","type":"int"}`), `"R"`, `"`+test.record+`"`, 1)
+		_, _, text := call(t, n, "POST", "/subjects/"+test.topic+"-value/versions?dryRun=table", map[string]string{"schema": schema})
+		var answer struct{ Tables []schemaregistry.TableChange }
+		if err := json.Unmarshal([]byte(text), &answer); err != nil {
+			t.Fatalf("%v: %s", err, text)
+		}
+		got := ""
+		for _, c := range answer.Tables {
+			got += strings.Join([]string{c.Topic, c.Table, string(c.Outcome)}, " ")
+		}
+		if got != test.want {
+			t.Errorf("type %s of topic %s is tried on %q, want %q: %s", test.record, test.topic, got, test.want, text)
 		}
 	}
 }

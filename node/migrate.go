@@ -19,6 +19,7 @@ import (
 	"github.com/tabletopic/tabletopic/parquetio"
 	"github.com/tabletopic/tabletopic/partition"
 	"github.com/tabletopic/tabletopic/schemaregistry"
+	"github.com/tabletopic/tabletopic/worker"
 )
 
 // MappingStatus is what a migration of the type mapping does, or would do, to a table.
@@ -34,14 +35,14 @@ type MappingStatus struct {
 // migrateMapping has a table follow the newest version of the type mapping, with the choices of the
 // topic's settings.
 func (n *Node) migrateMapping(w http.ResponseWriter, r *http.Request) {
-	t, cfg, err := n.tableOf(r.PathValue("topic"))
+	route, err := n.tableOf(r.PathValue("topic"))
 	if err != nil {
 		answer(w, http.StatusNotFound, message(err))
 		return
 	}
-	status, err := n.migrate(r.Context(), t, cfg, r.URL.Query().Get("dry-run") == "true")
+	status, err := n.migrate(r.Context(), route, r.URL.Query().Get("dry-run") == "true")
 	if err != nil {
-		answer(w, http.StatusConflict, message(fmt.Errorf("table of topic %s: %w", t.Name, err)))
+		answer(w, http.StatusConflict, message(fmt.Errorf("table of topic %s: %w", route.Name, err)))
 		return
 	}
 	answer(w, http.StatusOK, status)
@@ -50,9 +51,10 @@ func (n *Node) migrateMapping(w http.ResponseWriter, r *http.Request) {
 // migrationAttempts is how often a migration begins again because somebody else changed the table.
 const migrationAttempts = 20
 
-func (n *Node) migrate(ctx context.Context, t metadata.Topic, cfg partition.TableConfig, dryRun bool) (*MappingStatus, error) {
+func (n *Node) migrate(ctx context.Context, r partition.Route, dryRun bool) (*MappingStatus, error) {
+	cfg := r.Table
 	for attempt := 1; ; attempt++ {
-		id, tbl, err := n.load(ctx, t, cfg)
+		id, tbl, err := n.load(ctx, r)
 		if err != nil && !errors.Is(err, catalog.ErrNoTable) { // it is made as the settings say
 			return nil, err
 		}
@@ -60,12 +62,12 @@ func (n *Node) migrate(ctx context.Context, t metadata.Topic, cfg partition.Tabl
 		if err != nil {
 			return nil, err
 		}
-		s := &MappingStatus{Topic: t.Name, Table: strings.Join(id, "."), From: from.String(), To: cfg.Mapping.String(), Columns: []schemaregistry.ColumnChange{}}
+		s := &MappingStatus{Topic: r.Name, Table: strings.Join(id, "."), From: from.String(), To: cfg.Mapping.String(), Columns: []schemaregistry.ColumnChange{}}
 		if tbl != nil && cfg.Mapping.Nanos && tbl.Metadata().Version() < 3 {
 			return nil, fmt.Errorf("table.topic.format.version is 3 and the table has format version %d: upgrade the table with an engine, or set table.topic.format.version=2", tbl.Metadata().Version())
 		}
 		for _, key := range []bool{false, true} {
-			changes, err := n.remapped(ctx, t.Name, cfg, tbl, key)
+			changes, err := n.remapped(ctx, r, tbl, key)
 			if err != nil {
 				return nil, err
 			}
@@ -81,7 +83,7 @@ func (n *Node) migrate(ctx context.Context, t metadata.Topic, cfg partition.Tabl
 		change := catalog.Commit{Properties: iceberg.Properties{parquetio.MappingProperty: cfg.Mapping.String()}, Attempt: uuid.New()}
 		// The sweep knows the metadata file by this, whatever comes of the commit.
 		entry := control.Journal{At: time.Now(), Table: tbl.Metadata().TableUUID(), Names: catalog.Names(tbl, change)}
-		if err := n.control.Append(ctx, t.ID, entry); err != nil {
+		if err := n.control.Append(ctx, r.ID, entry); err != nil {
 			return nil, fmt.Errorf("name the file that the migration writes: %w", err)
 		}
 		_, err = cat.Commit(ctx, tbl, change)
@@ -98,7 +100,8 @@ func (n *Node) migrate(ctx context.Context, t metadata.Topic, cfg partition.Tabl
 
 // remapped returns how the table changes with the next record of the latest schema of values, or of
 // keys, under the rules of the settings.
-func (n *Node) remapped(ctx context.Context, topic string, cfg partition.TableConfig, tbl *table.Table, key bool) ([]coordinator.ColumnChange, error) {
+func (n *Node) remapped(ctx context.Context, r partition.Route, tbl *table.Table, key bool) ([]coordinator.ColumnChange, error) {
+	topic, cfg := r.Topic.Name, r.Table
 	payload := cfg.Value
 	if key {
 		payload = cfg.Key
@@ -113,6 +116,11 @@ func (n *Node) remapped(ctx context.Context, topic string, cfg partition.TableCo
 	}
 	if err != nil {
 		return nil, err
+	}
+	if cfg.FanOut != "" && !key {
+		if name, err := n.schemas.Record(ctx, w); err != nil || !worker.ShareOf(r).Takes(name) {
+			return nil, err
+		}
 	}
 	v, err := n.schemas.Value(ctx, w, cfg.Mapping)
 	if err != nil {

@@ -14,7 +14,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -315,20 +314,57 @@ func (n *Node) checkTable(topic string, cfg partition.TableConfig) error {
 	if err := coordinator.CheckSettings(cfg); err != nil {
 		return err
 	}
-	id, err := coordinator.Identifier(cfg.Namespace, cfg.Name, topic)
-	if err != nil || !cfg.Enable {
-		return err
+	taken := map[string]string{} // names of the topic's tables, and the routes that fill them
+	var ids []table.Identifier
+	routes := partition.Routes(metadata.Topic{Name: topic}, partition.TopicConfig{Table: cfg})
+	for _, r := range routes {
+		id, err := coordinator.Identifier(r.Table.Namespace, r.Table.Name, r.Name)
+		if err != nil {
+			return err
+		}
+		name := strings.Join(id, ".")
+		if other, twice := taken[name]; twice {
+			return fmt.Errorf("table %s is that of %q and of %q: set table.topic.fan.out, or table.topic.name, to another name", name, other, r.Name)
+		}
+		taken[name], ids = r.Name, append(ids, id)
+	}
+	if cfg.LetterTable {
+		letters, err := coordinator.LetterTable(topic, cfg)
+		if other, twice := taken[letters]; err == nil && twice {
+			return fmt.Errorf("table %s is that of %q and that of the dead letters: set table.topic.fan.out to another name", letters, other)
+		}
+	}
+	if !cfg.Enable {
+		return nil
 	}
 	for _, t := range n.set.Topics() {
-		other, err := n.set.TopicConfig(t)
-		if err != nil || t.Name == topic || !other.Table.Enable || other.Table.Catalog != cfg.Catalog {
+		if t.Name == topic {
 			continue
 		}
-		if has, err := coordinator.Identifier(other.Table.Namespace, other.Table.Name, t.Name); err == nil && slices.Equal(has, id) {
-			return fmt.Errorf("table %s is that of topic %q: set table.topic.name to another name", strings.Join(id, "."), t.Name)
+		others, err := n.set.Routes(t)
+		if err != nil || len(others) == 0 || others[0].Table.Catalog != cfg.Catalog {
+			continue
+		}
+		for _, r := range others {
+			id, err := coordinator.Identifier(r.Table.Namespace, r.Table.Name, r.Name)
+			if err != nil {
+				continue
+			}
+			if mine, is := taken[strings.Join(id, ".")]; is {
+				setting := "table.topic.name"
+				if mine != topic {
+					setting = "table.topic.fan.out"
+				}
+				return fmt.Errorf("table %s is that of topic %q: set %s to another name", strings.Join(id, "."), r.Name, setting)
+			}
 		}
 	}
-	return n.checkArrangement(cfg, id)
+	for i, r := range routes {
+		if err := n.checkArrangement(r.Table, ids[i]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // checkArrangement refuses engines, partitions and a sort order that the table, if there is one, cannot
@@ -344,8 +380,8 @@ func (n *Node) checkArrangement(cfg partition.TableConfig, id table.Identifier) 
 	ctx, cancel := context.WithTimeout(context.Background(), lookupPatience)
 	defer cancel()
 	t, err := cat.Load(ctx, id)
-	if err != nil {
-		return nil
+	if err != nil || len(t.Schema().Fields()) == 1 && t.Schema().Field(0).Name == cfg.KafkaColumn {
+		return nil // the columns come with the first record that becomes a row
 	}
 	if err := coordinator.CheckEngines(cfg.Engines, t); err != nil {
 		return err

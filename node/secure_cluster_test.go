@@ -48,11 +48,11 @@ func TestNodesThatAskKnowEachOther(t *testing.T) {
 		t.Fatalf("node %d leads both partitions", topic.Partitions[0].Leader)
 	}
 	until(t, "records of both nodes are in the table", func() string {
-		tbl, cfg, err := nodes[1].tableOf("events")
+		route, err := nodes[1].tableOf("events")
 		if err != nil {
 			return err.Error()
 		}
-		if s := nodes[1].status(t.Context(), tbl, cfg, true, nil); s.Rows != 2 {
+		if s := nodes[1].status(t.Context(), route, true, nil); s.Rows != 2 {
 			return fmt.Sprintf("%d rows: %s %s", s.Rows, s.State, s.Message)
 		}
 		return ""

@@ -25,27 +25,30 @@ import (
 	"github.com/tabletopic/tabletopic/worker"
 )
 
-// A tableTopic is a topic that is a table.
-type tableTopic struct {
-	metadata.Topic
-	cfg partition.TableConfig
-}
-
-// tableTopics returns the topics of these names, or all that are tables if there are none.
-func (n *Node) tableTopics(names []string) (out []tableTopic, err error) {
+// routes returns the tables of these topics, or the ones of routes that are named themselves, or all if
+// there are no names.
+func (n *Node) routes(names []string) (out []partition.Route, err error) {
 	for _, name := range names {
-		t, cfg, err := n.tableOf(name)
+		r, err := n.tableOf(name)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, tableTopic{t, cfg})
+		if r.Table.Record != "" {
+			out = append(out, r)
+			continue
+		}
+		all, err := n.set.Routes(r.Topic)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, all...)
 	}
 	if len(names) > 0 {
 		return out, nil
 	}
 	for _, t := range n.set.Topics() {
-		if cfg, err := n.set.TopicConfig(t); err == nil && cfg.Table.Enable {
-			out = append(out, tableTopic{t, cfg.Table})
+		if all, err := n.set.Routes(t); err == nil {
+			out = append(out, all...)
 		}
 	}
 	return out, nil
@@ -54,14 +57,14 @@ func (n *Node) tableTopics(names []string) (out []tableTopic, err error) {
 // status returns how a table is, as its coordinator and the workers of this node know it.
 // With live it is loaded from its catalog, and with its columns. Nodes that are away are added
 // to away, and not asked if they are there.
-func (n *Node) status(ctx context.Context, t metadata.Topic, cfg partition.TableConfig, live bool, away map[streamstore.NodeID]error) TableStatus {
-	now := time.Now()
-	s := TableStatus{Topic: t.Name, Catalog: cfg.Catalog, State: coordinator.TableWaiting, Partitions: []PartitionStatus{}}
-	if id, err := coordinator.Identifier(cfg.Namespace, cfg.Name, t.Name); err == nil {
+func (n *Node) status(ctx context.Context, r partition.Route, live bool, away map[streamstore.NodeID]error) TableStatus {
+	now, t, cfg := time.Now(), r.Topic, r.Table
+	s := TableStatus{Topic: r.Name, Catalog: cfg.Catalog, State: coordinator.TableWaiting, Partitions: []PartitionStatus{}}
+	if id, err := coordinator.Identifier(cfg.Namespace, cfg.Name, r.Name); err == nil {
 		s.Table = strings.Join(id, ".")
 	}
-	lags := n.partitionLags(t, now)
-	known, coordinated := n.coordinators.Status(t.ID, now, n.work(t, now))
+	lags := n.partitionLags(r, now)
+	known, coordinated := n.coordinators.Status(r.ID, now, n.work(r, now))
 	if coordinated {
 		s.says(known.State, known.Ailment)
 	}
@@ -70,7 +73,7 @@ func (n *Node) status(ctx context.Context, t metadata.Topic, cfg partition.Table
 	}
 	tbl := known.Table
 	if live || !coordinated {
-		_, loaded, err := n.load(ctx, t, cfg)
+		_, loaded, err := n.load(ctx, r)
 		switch {
 		case err == nil:
 			tbl = loaded
@@ -81,7 +84,7 @@ func (n *Node) status(ctx context.Context, t metadata.Topic, cfg partition.Table
 	}
 	next := map[int32]int64{}
 	if tbl != nil {
-		if err := s.describe(tbl, t, next, live); err != nil && s.Message == "" {
+		if err := s.describe(tbl, r, next, live); err != nil && s.Message == "" {
 			s.says(coordinator.TableDegraded, coordinator.Ailment{Message: err.Error(), Since: now})
 		}
 		if snapshot, at := coordinator.LastCommit(tbl); snapshot != 0 {
@@ -94,29 +97,29 @@ func (n *Node) status(ctx context.Context, t metadata.Topic, cfg partition.Table
 	if leader := t.Partitions[0].Leader; !coordinated && !n.set.Lives(leader) {
 		s.says(coordinator.TableUnknown, coordinator.Ailment{Message: "its coordinator is with partition 0: " + leaderAway(leader, nil).Error(), Since: now})
 	} else if !coordinated && s.Message == "" {
-		s.elsewhere(now, n.work(t, now), cfg, len(next) > 0)
+		s.elsewhere(now, n.work(r, now), cfg, len(next) > 0)
 	}
 	logs := &logs{n, t, lifeSign, away}
 	for i := range int32(len(t.Partitions)) {
 		s.add(partitionStatus(ctx, logs, i, next, lags[i], now))
 	}
-	if w := n.workers.Worker(t.ID); w != nil {
+	if w := n.workers.Worker(r.ID); w != nil {
 		s.Waiting, s.DeadLetters = w.Files(), w.DeadLetters()
 	}
 	return s
 }
 
 // askStates asks each other node that has coordinators of these tables for their states.
-func (n *Node) askStates(ctx context.Context, topics []tableTopic, list []TableStatus, away map[streamstore.NodeID]error) {
+func (n *Node) askStates(ctx context.Context, routes []partition.Route, list []TableStatus, away map[streamstore.NodeID]error) {
 	ctx, cancel := context.WithTimeout(ctx, lifeSign)
 	defer cancel()
 	led := map[streamstore.NodeID]map[string]*TableStatus{}
-	for i, t := range topics {
-		if leader := t.Partitions[0].Leader; leader != n.set.Node().ID && away[leader] == nil {
+	for i, r := range routes {
+		if leader := r.Topic.Partitions[0].Leader; leader != n.set.Node().ID && away[leader] == nil {
 			if led[leader] == nil {
 				led[leader] = map[string]*TableStatus{}
 			}
-			led[leader][t.Name] = &list[i]
+			led[leader][r.Name] = &list[i]
 		}
 	}
 	var asked sync.WaitGroup
@@ -183,9 +186,9 @@ func (s *TableStatus) add(p PartitionStatus) {
 }
 
 // partitionLags returns what the worker of this node knows of its partitions.
-func (n *Node) partitionLags(t metadata.Topic, now time.Time) map[int32]worker.PartitionLag {
+func (n *Node) partitionLags(r partition.Route, now time.Time) map[int32]worker.PartitionLag {
 	lags := map[int32]worker.PartitionLag{}
-	if w := n.workers.Worker(t.ID); w != nil {
+	if w := n.workers.Worker(r.ID); w != nil {
 		for _, l := range w.Lag(now) {
 			lags[l.Partition] = l
 		}
@@ -268,7 +271,7 @@ func millis(then, now time.Time) int64 {
 }
 
 // describe fills in what the table says of itself.
-func (s *TableStatus) describe(tbl *table.Table, t metadata.Topic, next map[int32]int64, columns bool) error {
+func (s *TableStatus) describe(tbl *table.Table, r partition.Route, next map[int32]int64, columns bool) error {
 	meta := tbl.Metadata()
 	s.Location, s.Snapshots = tbl.Location(), len(meta.Snapshots())
 	if snap := meta.CurrentSnapshot(); snap != nil {
@@ -284,17 +287,17 @@ func (s *TableStatus) describe(tbl *table.Table, t metadata.Topic, next map[int3
 		}
 	}
 	pos, ok, err := coordinator.ReadPosition(meta.Properties())
-	if err != nil || !ok || pos.Topic != t.ID {
+	if err != nil || !ok || pos.Topic != r.ID {
 		return err
 	}
 	maps.Copy(next, pos.Next)
 	return nil
 }
 
-// work is what the worker of this node says of a topic.
-func (n *Node) work(t metadata.Topic, now time.Time) coordinator.Work {
+// work is what the worker of this node says of a route.
+func (n *Node) work(r partition.Route, now time.Time) coordinator.Work {
 	var w coordinator.Work
-	for _, l := range n.partitionLags(t, now) {
+	for _, l := range n.partitionLags(r, now) {
 		if !l.Oldest.IsZero() && (w.Oldest.IsZero() || l.Oldest.Before(w.Oldest)) {
 			w.Oldest = l.Oldest
 		}
@@ -312,11 +315,11 @@ type coordinated struct {
 }
 
 func (n *Node) coordinated() (out []coordinated) {
-	topics, _ := n.tableTopics(nil)
+	routes, _ := n.routes(nil)
 	now := time.Now()
-	for _, t := range topics {
-		if s, ok := n.coordinators.Status(t.ID, now, n.work(t.Topic, now)); ok {
-			out = append(out, coordinated{t.Name, s})
+	for _, r := range routes {
+		if s, ok := n.coordinators.Status(r.ID, now, n.work(r, now)); ok {
+			out = append(out, coordinated{r.Name, s})
 		}
 	}
 	return out

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tabletopic/tabletopic/coordinator"
 	"github.com/tabletopic/tabletopic/internal/lab"
+	"github.com/tabletopic/tabletopic/partition"
 	"github.com/tabletopic/tabletopic/streamstore"
 )
 
@@ -31,13 +32,13 @@ func TestStatusOfWhatLeadersAwayHave(t *testing.T) {
 		}
 	}
 	status := func(n *Node) TableStatus {
-		topic, cfg, err := n.tableOf("events")
+		route, err := n.tableOf("events")
 		if err != nil {
 			t.Fatal(err)
 		}
 		away := map[streamstore.NodeID]error{}
-		list := []TableStatus{n.status(t.Context(), topic, cfg, true, away)}
-		n.askStates(t.Context(), []tableTopic{{topic, cfg}}, list, away)
+		list := []TableStatus{n.status(t.Context(), route, true, away)}
+		n.askStates(t.Context(), []partition.Route{route}, list, away)
 		return list[0]
 	}
 	until(t, "both partitions are in the table", func() string {
@@ -110,11 +111,11 @@ func TestStatusOfWhatLeadersAwayHave(t *testing.T) {
 		if left.Message != "" || left.LogEnd != 2-int64(x.left) || left.TableNext != left.LogEnd {
 			t.Errorf("partition %d of node %d: %+v", x.left, x.here, left)
 		}
-		_, cfg, err := here.tableOf("events")
+		route, err := here.tableOf("events")
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := here.verify(t.Context(), topic, cfg, coordinator.Verification{Deep: true})
+		r, err := here.verify(t.Context(), route, coordinator.Verification{Deep: true})
 		if err != nil {
 			t.Fatal(err)
 		}

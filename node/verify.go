@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/tabletopic/tabletopic/coordinator"
-	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/partition"
 	"github.com/tabletopic/tabletopic/streamstore"
 	"github.com/tabletopic/tabletopic/worker"
@@ -24,7 +23,7 @@ type VerifyStatus struct {
 
 // verifyTable compares a table with its log and answers in lines.
 func (n *Node) verifyTable(w http.ResponseWriter, r *http.Request) {
-	t, cfg, err := n.tableOf(r.PathValue("topic"))
+	route, err := n.tableOf(r.PathValue("topic"))
 	if err != nil {
 		answer(w, http.StatusNotFound, message(err))
 		return
@@ -44,22 +43,26 @@ func (n *Node) verifyTable(w http.ResponseWriter, r *http.Request) {
 		},
 	}
 	end := VerifyStatus{}
-	if end.Report, err = n.verify(r.Context(), t, cfg, in); err != nil {
+	if end.Report, err = n.verify(r.Context(), route, in); err != nil {
 		end.Error = err.Error()
 	}
 	_ = lines.Encode(end)
 }
 
 // verify compares the partitions with their table. The report names those whose leader is away.
-func (n *Node) verify(ctx context.Context, t metadata.Topic, cfg partition.TableConfig, in coordinator.Verification) (*coordinator.Report, error) {
-	_, tbl, err := n.load(ctx, t, cfg)
+func (n *Node) verify(ctx context.Context, r partition.Route, in coordinator.Verification) (*coordinator.Report, error) {
+	t, cfg := r.Topic, r.Table
+	_, tbl, err := n.load(ctx, r)
 	if err != nil {
-		return nil, fmt.Errorf("table of topic %s: %w", t.Name, err)
+		return nil, fmt.Errorf("table of topic %s: %w", r.Name, err)
 	}
-	in.Topic = coordinator.Topic{ID: t.ID, Name: t.Name, Partitions: int32(len(t.Partitions))}
+	in.Topic = coordinator.Topic{ID: r.ID, Name: r.Name, Partitions: int32(len(t.Partitions))}
 	in.KafkaColumn, in.Locator = cfg.KafkaColumn, n.locatorOf(cfg.Catalog)
 	in.LeavesOut = cfg.Tolerance == partition.TolerateSkip || cfg.Tombstone == partition.TombstoneSkip
-	in.Letters = worker.NewDeadLetterTopic(n.set, t, cfg.DLQ).Each
+	in.Letters = worker.NewDeadLetterTopic(n.set, r).Each
+	if e := worker.NewElsewhere(r, n.schemas); e != nil {
+		in.Elsewhere = e.Has
+	}
 	in.Logs = map[int32]coordinator.LogReader{}
 	away := map[int32]error{}
 	logs := &logs{n, t, peerPatience, map[streamstore.NodeID]error{}}

@@ -15,6 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/google/uuid"
+
 	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/record"
 	"github.com/tabletopic/tabletopic/streamstore"
@@ -271,10 +273,10 @@ func TestCleaningStopsAtTheTable(t *testing.T) {
 	mustAppend(t, p, produced{records: keyed("a", "4")})
 	cleanAt(t, p, 0)
 	wantLog(t, p, "0:a=1", "1:a=2", "2:a=3", "3:b=1", "4:a=4")
-	p.Hold(4)
+	p.Hold(uuid.Nil, 4)
 	cleanAt(t, p, 0)
 	wantLog(t, p, "2:a=3", "3:b=1", "4:a=4")
-	p.Release()
+	p.Release(uuid.Nil)
 	cleanAt(t, p, 0)
 	wantLog(t, p, "3:b=1", "4:a=4")
 }

@@ -77,6 +77,9 @@ type TableConfig struct {
 	OnRecreate      string     // continue or pause
 	OnDrop          string     // recreate or pause
 	TableID         string     // the table that the topic fills, "" if another one may have its place
+	FanOut          string     // types of records with tables of their own, for ParseFanOut
+	Others          string     // what becomes of records of other types: OthersDLQ or OthersTable
+	Record          string     // the type of records that the table of a [Route] takes; "" of a topic's own table
 	Start           string     // where a table begins; for ParseStart
 	Tombstone       string     // what a record without value becomes: TombstoneRow or TombstoneSkip
 	// HoldMax is how much longer than retention says records are kept for a table that
@@ -151,6 +154,9 @@ func ParseTopicConfig(raw map[string]string) (TopicConfig, error) {
 		c.Table.ExpireAfter = min(max(360*c.Table.TargetLag, 5*time.Minute), 24*time.Hour)
 	}
 	if err := c.Table.checkPayloads(); err != nil {
+		return TopicConfig{}, fmt.Errorf("%w: %w", ErrInvalidConfig, err)
+	}
+	if err := c.Table.checkFanOut(); err != nil {
 		return TopicConfig{}, fmt.Errorf("%w: %w", ErrInvalidConfig, err)
 	}
 	if err := c.setValidation(); err != nil {
@@ -477,7 +483,7 @@ func tableKeys() []ConfigKey {
 		key("table.topic.compact.small.percent", "int", "75", "Files are small below this share of the target size, in percent. That is the table's write.target-file-size-bytes, or table.topic.target.file.bytes.",
 			integer(1, 99, func(c *TopicConfig, n int64) { c.Table.CompactSmallPercent = int(n) })),
 	}
-	keys = append(keys, payloadKeys()...)
+	keys = slices.Concat(keys, payloadKeys(), fanOutKeys())
 	for i := range keys {
 		keys[i].Synonyms = append(keys[i].Synonyms, aliasPrefix+keys[i].Name)
 		switch keys[i].Name {

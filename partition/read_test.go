@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/tabletopic/tabletopic/record"
 )
 
@@ -221,7 +223,7 @@ func TestRetention(t *testing.T) {
 				t.Fatal(err)
 			}
 			if test.hold >= 0 {
-				p.Hold(test.hold)
+				p.Hold(uuid.Nil, test.hold)
 			}
 			for range 2 {
 				if err := p.retain(ctx, now); err != nil {
@@ -242,12 +244,12 @@ func TestRetentionStopsAtHold(t *testing.T) {
 	p := n.create(t, "t", 1, map[string]string{"retention.ms": "0", "table.topic.enable": "true", "cleanup.policy": "compact,delete"})
 	mustAppend(t, p, produced{values: []string{"a"}})
 	mustAppend(t, p, produced{values: []string{"b"}})
-	p.Hold(1)
+	p.Hold(uuid.Nil, 1)
 	if err := p.retain(ctx, time.Now().Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	wantValues(t, p, p.Offsets().LogStart, "b")
-	p.Release()
+	p.Release(uuid.Nil)
 	if err := p.retain(ctx, time.Now().Add(2*time.Hour)); err != nil {
 		t.Fatal(err)
 	}

@@ -3,42 +3,57 @@ package partition
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/tabletopic/tabletopic/internal/invariant"
 )
 
-// holdState keeps retention from what the table does not have yet.
+// holdState keeps retention from what the tables do not have yet.
 type holdState struct {
-	offset   int64
-	held     bool
+	offsets  map[uuid.UUID]int64 // by the id of the route that fills the table
 	released bool
 }
 
 // Hold keeps retention from removing records from offset on, for at most the topic's
 // table.topic.hold.max.ms longer than it would keep them. The worker of the topic's table
-// moves it. Until the first Hold, the whole log of a topic with a table is held.
-func (p *Partition) Hold(offset int64) {
+// moves it, under the id of the [Route]. Until the first Hold of each, the whole log of a topic with
+// a table is held.
+func (p *Partition) Hold(route uuid.UUID, offset int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.hold = holdState{offset: offset, held: true}
+	if p.hold.offsets == nil {
+		p.hold.offsets = map[uuid.UUID]int64{}
+	}
+	p.hold.offsets[route], p.hold.released = offset, false
 }
 
-// Release gives retention a free hand again: the topic is no table any more.
-func (p *Partition) Release() {
+// Release ends what a route holds: it fills no table any more. After the last one retention has a free
+// hand again.
+func (p *Partition) Release(route uuid.UUID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.hold = holdState{released: true}
+	if _, held := p.hold.offsets[route]; held {
+		delete(p.hold.offsets, route)
+		p.hold.released = len(p.hold.offsets) == 0
+	}
 }
 
-// holdOffset is the first offset that the table still needs.
+// holdOffset is the first offset that a table still needs.
 func (p *Partition) holdOffset(cfg *TopicConfig) (offset int64, held bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.hold.held {
-		return p.hold.offset, true
+	n := len(p.hold.offsets)
+	switch {
+	case n == 0:
+		return 0, cfg.Table.Enable && !p.hold.released
+	case cfg.Table.Enable && n < cfg.Table.tables() && !invariant.Off("hold-of-every-table"):
+		return 0, true // one has not said yet what it needs
 	}
-	return 0, cfg.Table.Enable && !p.hold.released
+	return slices.Min(slices.Collect(maps.Values(p.hold.offsets))), true
 }
 
 // DeleteRecords removes the records before an offset, −1 for the high watermark, and returns

@@ -21,27 +21,32 @@ const (
 	HeaderTopic     = "tabletopic.source.topic"     // name
 	HeaderTimestamp = "tabletopic.source.timestamp" // milliseconds since 1970
 	HeaderSchemaID  = "tabletopic.schema.id"        // only if the payload names one
+	HeaderRecord    = "tabletopic.record"           // type of the record, only of a topic with several tables, and if it is known
 )
 
 // HeaderReplayOf is the header of a record that is a dead letter again: which record it was, as topic
 // id, partition and offset with slashes between.
 const HeaderReplayOf = "tabletopic.replay.of"
 
-// DeadLetterTopic appends dead letters to a topic, made when the first comes, with as many
-// partitions as the source has.
+// DeadLetterTopic appends the dead letters of a route to a topic, made when the first comes, with as
+// many partitions as the source has. The id of their source is that of the route: tables of one topic
+// come to their letters in any order, and those of each ascend.
 type DeadLetterTopic struct {
 	set    *partition.Set
+	route  uuid.UUID
+	record string // the type of records of the route
 	source metadata.Topic
 	name   string
 }
 
-// NewDeadLetterTopic returns the dead letters of source in the topic of that name,
-// "<source>.dlq" if it is empty.
-func NewDeadLetterTopic(set *partition.Set, source metadata.Topic, name string) *DeadLetterTopic {
+// NewDeadLetterTopic returns the dead letters of a route in the topic that its settings name,
+// "<topic>.dlq" if they name none.
+func NewDeadLetterTopic(set *partition.Set, r partition.Route) *DeadLetterTopic {
+	name := r.Table.DLQ
 	if name == "" {
-		name = source.Name + partition.DeadLetterSuffix
+		name = r.Topic.Name + partition.DeadLetterSuffix
 	}
-	return &DeadLetterTopic{set, source, name}
+	return &DeadLetterTopic{set, r.ID, r.Table.Record, r.Topic, name}
 }
 
 // Append implements DeadLetters.
@@ -62,11 +67,14 @@ func (d *DeadLetterTopic) Append(ctx context.Context, index int32, letters []Let
 		}
 		if l.SchemaID != 0 {
 			headers = append(headers, record.Header{Key: HeaderSchemaID, Value: strconv.AppendInt(nil, int64(l.SchemaID), 10)})
+			if l.Type != "" {
+				headers = append(headers, record.Header{Key: HeaderRecord, Value: []byte(l.Type)})
+			}
 		}
 		out[i] = partition.DeadLetter{SourceOffset: l.Record.Offset,
 			Record: record.Record{Key: l.Record.Key, Value: l.Record.Value, Headers: append(headers, l.Record.Headers...)}}
 	}
-	return d.set.AppendDeadLetters(ctx, partition.ID{Topic: d.name, Index: index}, d.source.ID, index, out)
+	return d.set.AppendDeadLetters(ctx, partition.ID{Topic: d.name, Index: index}, d.route, index, out)
 }
 
 // ensure makes the partition of that index if there is none in the cluster.
@@ -99,40 +107,43 @@ func (d *DeadLetterTopic) ensure(ctx context.Context, index int32) error {
 const lettersSequence = -2
 
 // Since implements DeadLetters. The letters of a source ascend, so it reads the topic
-// backwards until one is below from.
+// backwards until one is below from, of each source.
 func (d *DeadLetterTopic) Since(ctx context.Context, index int32, from int64) (map[int64]bool, error) {
 	found := map[int64]bool{}
 	p, err := d.set.Log(ctx, partition.ID{Topic: d.name, Index: index})
 	if errors.Is(err, partition.ErrUnknownTopicOrPartition) {
 		return found, nil
 	}
+	if err == nil && d.route != d.source.ID {
+		// What the topic's own worker wrote, before this one began, is durable after this.
+		err = d.set.AppendDeadLetters(ctx, partition.ID{Topic: d.name, Index: index}, d.route, index, nil)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("dead letter topic %s: %w", d.name, err)
 	}
 	const stretch = 10_000 // offsets
-	bounds := p.Offsets()
-	for end := bounds.HighWatermark; end > bounds.LogStart; {
+	bounds, left := p.Offsets(), map[uuid.UUID]bool{d.route: true, d.source.ID: true}
+	for end := bounds.HighWatermark; end > bounds.LogStart && len(left) > 0; {
 		begin := max(bounds.LogStart, end-stretch)
-		below := false
-		err := d.scan(ctx, p, index, begin, end, func(offset int64, _ *record.Record) {
-			if offset >= from {
-				found[offset] = true
-			} else {
-				below = true
+		err := d.scan(ctx, p, index, begin, end, func(source uuid.UUID, offset int64, r *record.Record) {
+			own, kind := source == d.route, headerOf(r, HeaderRecord)
+			switch {
+			case offset < from:
+				delete(left, source)
+			case own || !found[offset] && (kind == "" || kind == d.record):
+				found[offset] = own
 			}
 		})
 		if err != nil {
 			return nil, fmt.Errorf("dead letter topic %s: %w", d.name, err)
-		}
-		if below {
-			break
 		}
 		end = begin
 	}
 	return found, nil
 }
 
-// Each calls fn with the source offset and the cause of every letter of the source partition.
+// Each calls fn with the source offset and the cause of every letter that the route has of the source
+// partition, and of those of its type that the topic's own table had when the type had no table.
 func (d *DeadLetterTopic) Each(ctx context.Context, index int32, fn func(offset int64, cause string)) error {
 	p, err := d.set.Log(ctx, partition.ID{Topic: d.name, Index: index})
 	if errors.Is(err, partition.ErrUnknownTopicOrPartition) {
@@ -142,15 +153,10 @@ func (d *DeadLetterTopic) Each(ctx context.Context, index int32, fn func(offset 
 		return fmt.Errorf("dead letter topic %s: %w", d.name, err)
 	}
 	bounds := p.Offsets()
-	err = d.scan(ctx, p, index, bounds.LogStart, bounds.HighWatermark, func(offset int64, r *record.Record) {
-		cause := ""
-		for _, h := range r.Headers {
-			if h.Key == HeaderCause {
-				cause = string(h.Value)
-				break
-			}
+	err = d.scan(ctx, p, index, bounds.LogStart, bounds.HighWatermark, func(source uuid.UUID, offset int64, r *record.Record) {
+		if source == d.route || headerOf(r, HeaderRecord) == d.record {
+			fn(offset, headerOf(r, HeaderCause))
 		}
-		fn(offset, cause)
 	})
 	if err != nil {
 		return fmt.Errorf("dead letter topic %s: %w", d.name, err)
@@ -158,8 +164,18 @@ func (d *DeadLetterTopic) Each(ctx context.Context, index int32, fn func(offset 
 	return nil
 }
 
-// scan calls fn with the source offset of each letter of the source in [begin, end) of p.
-func (d *DeadLetterTopic) scan(ctx context.Context, p partition.Log, index int32, begin, end int64, fn func(offset int64, r *record.Record)) error {
+// headerOf returns the text of one of the headers that a letter has besides those of its record.
+func headerOf(r *record.Record, name string) string {
+	for _, h := range r.Headers[:min(len(r.Headers), len(letterHeaders))] {
+		if h.Key == name {
+			return string(h.Value)
+		}
+	}
+	return ""
+}
+
+// scan calls fn with the source, the route or its topic, and the source offset of each letter in [begin, end) of p.
+func (d *DeadLetterTopic) scan(ctx context.Context, p partition.Log, index int32, begin, end int64, fn func(source uuid.UUID, offset int64, r *record.Record)) error {
 	var reader record.Reader
 	var rec record.Record
 	for begin < end {
@@ -186,8 +202,8 @@ func (d *DeadLetterTopic) scan(ctx context.Context, p partition.Log, index int32
 				if !ok {
 					break
 				}
-				if offset, ok := d.letterOf(&rec, index); ok {
-					fn(offset, &rec)
+				if source, offset, ok := d.letterOf(&rec, index); ok {
+					fn(source, offset, &rec)
 				}
 			}
 		}
@@ -195,16 +211,16 @@ func (d *DeadLetterTopic) scan(ctx context.Context, p partition.Log, index int32
 	return nil
 }
 
-// letterOf returns the source offset of a record that is a dead letter of our partition.
-func (d *DeadLetterTopic) letterOf(r *record.Record, index int32) (int64, bool) {
+// letterOf returns the source and the source offset of a record that is a dead letter of our partition.
+func (d *DeadLetterTopic) letterOf(r *record.Record, index int32) (source uuid.UUID, offset int64, ok bool) {
 	if len(r.Headers) < 3 || r.Headers[0].Key != partition.HeaderSourceTopicID || r.Headers[1].Key != partition.HeaderSourcePartition ||
 		r.Headers[2].Key != partition.HeaderSourceOffset {
-		return 0, false
+		return source, 0, false
 	}
-	id, err := uuid.ParseBytes(r.Headers[0].Value)
-	if err != nil || id != d.source.ID || string(r.Headers[1].Value) != itoa(index) {
-		return 0, false
+	source, err := uuid.ParseBytes(r.Headers[0].Value)
+	if err != nil || source != d.route && source != d.source.ID || string(r.Headers[1].Value) != itoa(index) {
+		return source, 0, false
 	}
-	offset, err := strconv.ParseInt(string(r.Headers[2].Value), 10, 64)
-	return offset, err == nil
+	offset, err = strconv.ParseInt(string(r.Headers[2].Value), 10, 64)
+	return source, offset, err == nil
 }

@@ -21,10 +21,13 @@ type letterOrigin struct {
 	offset, timestamp int64
 }
 
-// letterHeaders are the headers of a dead letter before those of its record. Only the last may be
-// missing.
+// letterHeaders are the headers of a dead letter before those of its record. Those after the first
+// letterColumns-1 may be missing.
 var letterHeaders = []string{partition.HeaderSourceTopicID, partition.HeaderSourcePartition, partition.HeaderSourceOffset,
-	HeaderCause, HeaderDetail, HeaderTopic, HeaderTimestamp, HeaderSchemaID}
+	HeaderCause, HeaderDetail, HeaderTopic, HeaderTimestamp, HeaderSchemaID, HeaderRecord}
+
+// letterColumns is how many columns of a letter's row come from its headers.
+const letterColumns = 8
 
 // parseOrigin reads the headers of a dead letter; rest are those of its record. A record that is no
 // letter has no origin, and all its headers are its own.
@@ -43,7 +46,7 @@ func parseOrigin(headers []record.Header) (o letterOrigin, rest []record.Header,
 		o.schema, errs[4] = strconv.ParseInt(own[HeaderSchemaID], 10, 32)
 	}
 	o.cause, o.detail, o.topic = own[HeaderCause], own[HeaderDetail], own[HeaderTopic]
-	if n < len(letterHeaders)-1 || errs != [5]error{} {
+	if n < letterColumns-1 || errs != [5]error{} {
 		return letterOrigin{}, headers, false
 	}
 	return o, headers[n:], true
@@ -64,7 +67,7 @@ func appendLetterRow(dst []byte, r *record.Record) []byte {
 	text := func(v string) { blob([]byte(strings.ToValidUTF8(v, "\uFFFD"))) }
 	o, headers, ok := parseOrigin(r.Headers)
 	if !ok {
-		dst = append(dst, make([]byte, len(letterHeaders))...)
+		dst = append(dst, make([]byte, letterColumns)...)
 	} else {
 		text(o.cause)
 		text(o.detail)

@@ -13,7 +13,7 @@ import (
 // Metrics of all workers of a node. Lags are computed when they are asked for.
 type Metrics struct {
 	rows, files, bytes *prometheus.CounterVec
-	dead               *prometheus.CounterVec
+	dead, others       *prometheus.CounterVec
 
 	mu      sync.Mutex
 	workers map[*Worker]bool // guarded by mu
@@ -44,6 +44,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		files:   counter("files_total", "Data files written."),
 		bytes:   counter("bytes_total", "Bytes of data files written."),
 		dead:    counter("dead_letters_total", "Records that became dead letters, or were left out as table.topic.errors.tolerance and table.topic.tombstone say.", "cause"),
+		others:  counter("other_records_total", "Records of a topic with several tables that are for others of them."),
 		workers: map[*Worker]bool{},
 	}
 	r.MustRegister(m)
@@ -113,6 +114,7 @@ func (m *Metrics) watch(w *Worker) (stop func()) {
 // topicMetrics are those of one topic, looked up once.
 type topicMetrics struct {
 	rows, files, bytes prometheus.Counter
+	others             prometheus.Counter
 	causes             map[string]prometheus.Counter
 }
 
@@ -123,7 +125,7 @@ func (m *Metrics) forget(topic string) {
 	if m == nil {
 		return
 	}
-	for _, v := range []*prometheus.CounterVec{m.rows, m.files, m.bytes, m.dead} {
+	for _, v := range []*prometheus.CounterVec{m.rows, m.files, m.bytes, m.dead, m.others} {
 		v.DeletePartialMatch(prometheus.Labels{"topic": topic})
 	}
 }
@@ -137,9 +139,10 @@ func (m *Metrics) topic(name string) *topicMetrics {
 		rows:   m.rows.WithLabelValues(name),
 		files:  m.files.WithLabelValues(name),
 		bytes:  m.bytes.WithLabelValues(name),
+		others: m.others.WithLabelValues(name),
 		causes: map[string]prometheus.Counter{},
 	}
-	for _, c := range []string{CauseBadHeader, CauseNoMagic, CauseUnknownSchema, CauseBadSchema, CauseIncompatible, CauseUndecodable, CauseTombstone} {
+	for _, c := range []string{CauseBadHeader, CauseNoMagic, CauseUnknownSchema, CauseBadSchema, CauseIncompatible, CauseUndecodable, CauseNoTable, CauseTombstone} {
 		t.causes[c] = m.dead.WithLabelValues(name, c)
 	}
 	return t

@@ -64,6 +64,7 @@ type life struct {
 	ctl          *control.Topic
 	workers      *Manager
 	coordinators *coordinator.Manager
+	schemas      *control.Schemas
 }
 
 func (m *machine) start() *life {
@@ -88,6 +89,7 @@ func (m *machine) start() *life {
 		}
 		return control.RegisteredSchema{}, metadata.ErrSchemaNotExist
 	}, nil)
+	l.schemas = schemas
 	locators := func(string) catalog.Locator { return locator }
 	l.coordinators = coordinator.Open(l.set, l.ctl, func(string) (catalog.Catalog, error) { return m.catalog, nil }, schemas, locators, coordinator.SweepConfig{}, nil, nil, log)
 	l.workers = Open(l.set, l.ctl, schemas, locators, NewShared(0, 0, nil), log)
@@ -176,9 +178,9 @@ func (l *life) verify(tab *table.Table) *coordinator.Report {
 		if err != nil {
 			l.m.t.Fatal(err)
 		}
-		logs[i] = Partition{p}
+		logs[i] = Partition{P: p}
 	}
-	dead := NewDeadLetterTopic(l.set, topic, "")
+	dead := NewDeadLetterTopic(l.set, partition.Routes(topic, partition.TopicConfig{})[0])
 	r, err := coordinator.Verify(context.Background(), tab, coordinator.Verification{
 		Topic: coordinator.Topic{ID: topic.ID, Name: topic.Name, Partitions: int32(len(topic.Partitions))}, KafkaColumn: "_kafka", Locator: l.m.locator, Logs: logs, Letters: dead.Each, Deep: true})
 	if err != nil {

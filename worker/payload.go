@@ -47,14 +47,16 @@ type unfit struct {
 
 // A reading finds out what wrote the payloads of a chunk of records.
 type reading struct {
-	cfg     *Config
-	schemas Schemas
-	indexed map[int32]bool // schemas whose payloads have the indexes of a message in front, or have not
-	latest  [2]*control.Writer
+	cfg      *Config
+	schemas  Schemas
+	indexed  map[int32]bool // schemas whose payloads have the indexes of a message in front, or have not
+	latest   [2]*control.Writer
+	types    map[control.Writer]typed
+	verdicts *verdicts
 }
 
 func (w *Worker) reading() *reading {
-	return &reading{cfg: &w.cfg, schemas: w.schemas, indexed: map[int32]bool{}}
+	return &reading{cfg: &w.cfg, schemas: w.schemas, indexed: map[int32]bool{}, verdicts: w.shared.verdicts}
 }
 
 // format is that of values, or of keys.
@@ -214,16 +216,25 @@ func (t *task) payload(ctx context.Context, key bool, data []byte, headers []rec
 
 // unknown says what an error of the registry means for a record.
 func (t *task) unknown(err error) *unfit {
+	if bad := certain(err); bad != nil {
+		return bad
+	}
+	if !invariant.Off("registry-down-waits") {
+		t.err = fmt.Errorf("the registry does not answer; the partition waits: %w", err)
+		return nil
+	}
+	return &unfit{CauseUnknownSchema, err.Error()}
+}
+
+// certain says what an error of the registry means for a record, nil if it may pass.
+func certain(err error) *unfit {
 	switch {
 	case errors.Is(err, metadata.ErrSchemaNotExist):
 		return &unfit{CauseUnknownSchema, err.Error()}
 	case control.Certain(err):
 		return &unfit{CauseBadSchema, err.Error()}
-	case !invariant.Off("registry-down-waits"):
-		t.err = fmt.Errorf("the registry does not answer; the partition waits: %w", err)
-		return nil
 	}
-	return &unfit{CauseUnknownSchema, err.Error()}
+	return nil
 }
 
 // decoder returns the decoder of what w writes, or why its records cannot become rows. With

@@ -15,10 +15,11 @@ import (
 
 // Shared is what the workers of a node share: cores, memory and metrics.
 type Shared struct {
-	slots   chan struct{}
-	budget  *budget
-	readers sync.Pool // *record.Reader
-	metrics *Metrics
+	slots    chan struct{}
+	budget   *budget
+	readers  sync.Pool // *record.Reader
+	metrics  *Metrics
+	verdicts *verdicts
 
 	// Grace of the workers' [Config]; set before they are opened.
 	Grace time.Duration
@@ -35,10 +36,11 @@ func NewShared(cores int, memory int64, m *Metrics) *Shared {
 		memory = 256 << 20
 	}
 	return &Shared{
-		slots:   make(chan struct{}, cores),
-		budget:  &budget{limit: memory, wake: make(chan struct{})},
-		readers: sync.Pool{New: func() any { return new(record.Reader) }},
-		metrics: m,
+		slots:    make(chan struct{}, cores),
+		budget:   &budget{limit: memory, wake: make(chan struct{})},
+		readers:  sync.Pool{New: func() any { return new(record.Reader) }},
+		metrics:  m,
+		verdicts: newVerdicts(),
 	}
 }
 

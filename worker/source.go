@@ -5,14 +5,17 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/google/uuid"
+
 	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/partition"
 	"github.com/tabletopic/tabletopic/record"
 )
 
-// Partition makes a Source of a partition that this node leads.
+// Partition makes a Source of a partition that this node leads, for the table of a route.
 type Partition struct {
-	P *partition.Partition
+	P     *partition.Partition
+	Route uuid.UUID // its id
 }
 
 // Committed reads the committed records of a partition, without those of aborted transactions
@@ -64,7 +67,7 @@ func (s Committed) Bounds() (start, end int64) {
 func (s Partition) Notify(ch chan<- struct{}) (stop func()) { return s.P.Notify(ch) }
 
 // Hold implements Source.
-func (s Partition) Hold(offset int64) { s.P.Hold(offset) }
+func (s Partition) Hold(offset int64) { s.P.Hold(s.Route, offset) }
 
 // abortedFilter drops what a read-committed reader must not see, as KIP-98 describes it: a
 // transaction is open from its first offset to its producer's next marker.

@@ -337,10 +337,12 @@ type task struct {
 	begin     int64 // first offset passed
 	next      int64 // to be read next
 	gap       int64
-	skip      map[int64]bool
-	last      int64 // the largest of skip
+	skip      map[int64]bool // as [DeadLetters.Since] gives them
+	last      int64          // the largest of skip that is the table's own
 	rows      int64
-	died      int64                    // records that cannot become rows
+	kind      string                   // type of the record at hand, in a topic with several tables; "" if it is not known
+	died      int64                    // records that cannot become rows, or are for other tables
+	others    int64                    // … of these
 	needed    *control.Writer          // the table must hold what it writes first; nil if none
 	inference *parquetio.JSONInference // of what plain JSON needs; nil if it lacks nothing
 	inferred  bool                     // it is of keys
@@ -385,8 +387,10 @@ func (t *task) prepare(ctx context.Context) (begin int64) {
 	if t.skip == nil {
 		t.skip, t.err = t.w.dead.Since(ctx, t.p.index, t.next)
 	}
-	for offset := range t.skip {
-		t.last = max(t.last, offset)
+	for offset, own := range t.skip {
+		if own {
+			t.last = max(t.last, offset)
+		}
 	}
 	return t.next
 }
@@ -467,9 +471,14 @@ func (t *task) convert(ctx context.Context) {
 
 // record makes a row or a dead letter of rec. It returns false if neither can be made now.
 func (t *task) record(ctx context.Context, rec *record.Record, m parquetio.RecordMeta) bool {
-	if len(t.skip) > 0 && t.skip[rec.Offset] && !invariant.Off("dead-letter-stays-dead") {
+	if own, dead := t.skip[rec.Offset]; dead && !(own && invariant.Off("dead-letter-stays-dead")) && (own || !invariant.Off("letters-of-the-topic-stay-dead")) {
 		t.died++
 		return true
+	}
+	if t.w.cfg.Share.Routed != nil {
+		if done, ok := t.takes(ctx, rec); done {
+			return ok
+		}
 	}
 	m.Offset, m.Timestamp, m.Key, m.Headers = rec.Offset, rec.Timestamp, rec.Key, rec.Headers
 	var value payload
@@ -569,7 +578,7 @@ func (t *task) letter(rec *record.Record, bad *unfit, id int32) bool {
 		return false
 	}
 	l := Letter{Record: record.Record{Offset: rec.Offset, Timestamp: rec.Timestamp, Key: slices.Clone(rec.Key), Value: slices.Clone(rec.Value)},
-		Cause: bad.cause, Detail: bad.detail, SchemaID: id}
+		Cause: bad.cause, Detail: bad.detail, SchemaID: id, Type: t.kind}
 	for _, h := range rec.Headers {
 		l.Record.Headers = append(l.Record.Headers, record.Header{Key: strings.Clone(h.Key), Value: slices.Clone(h.Value)})
 		t.l.held += len(h.Key) + len(h.Value)
@@ -606,6 +615,7 @@ func (w *Worker) finish(t *task) {
 	w.shared.budget.add(t.size - t.l.reserved - taskBytes(t.chunk))
 	t.l.reserved, t.l.full = t.size, t.full
 	w.metrics.rows.Add(float64(t.rows))
+	w.metrics.others.Add(float64(t.others))
 	if t.next == t.begin && t.needed == nil && t.err == nil && !t.split {
 		t.p.retryAt = time.Now().Add(w.cfg.Retry) // the log gave nothing
 	}
@@ -712,6 +722,12 @@ func (w *Worker) firstWriter(ctx context.Context, p *part, from int64) (none con
 				break
 			}
 			if rec.Value == nil {
+				continue
+			}
+			switch takes, _, bad, err := reading.takes(ctx, p.index, &rec); {
+			case err != nil:
+				return none, false, err
+			case !takes || bad != nil:
 				continue
 			}
 			value, unfit, err := reading.payload(ctx, false, rec.Value, rec.Headers)

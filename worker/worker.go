@@ -1,6 +1,6 @@
 // Package worker turns the records of a topic into data files for its table.
 //
-// There is one [Worker] per topic on a node, for the partitions that the node leads. It
+// There is one [Worker] per table of a topic on a node, for the partitions that the node leads. It
 // reads committed batches in process and converts them as they arrive, several partitions
 // into one file, so that a file is nearly ready when the coordinator asks for it:
 //
@@ -37,7 +37,8 @@ import (
 	"github.com/tabletopic/tabletopic/record"
 )
 
-// Topic is the topic that a Worker converts.
+// Topic is the topic that a Worker converts, or a [partition.Route] of it, which has an id and a name of
+// its own.
 type Topic struct {
 	ID   uuid.UUID
 	Name string
@@ -66,6 +67,7 @@ type Schemas interface {
 	Indexed(ctx context.Context, id int32) (bool, error)
 	Latest(ctx context.Context, subject, message string) (control.Writer, error)
 	GUID(ctx context.Context, guid uuid.UUID) (int32, error)
+	Record(ctx context.Context, w control.Writer) (string, error)
 }
 
 // DeadLetters takes the records that cannot become rows.
@@ -73,7 +75,8 @@ type DeadLetters interface {
 	// Append returns when the letters of a source partition, by offset, are durable. Those
 	// at or below the last one that it has for the partition are there already.
 	Append(ctx context.Context, partition int32, letters []Letter) error
-	// Since returns the offsets, from from on, whose records are dead letters already.
+	// Since returns the offsets, from from on, whose records are dead letters already: true for those
+	// of this table, false for those of the topic's own table, of a time when it took them.
 	Since(ctx context.Context, partition int32, from int64) (map[int64]bool, error)
 }
 
@@ -82,7 +85,8 @@ type Letter struct {
 	Record   record.Record // its offset and timestamp are those of the source
 	Cause    string        // one of the Cause constants
 	Detail   string
-	SchemaID int32 // 0 if the payload does not name one
+	SchemaID int32  // 0 if the payload does not name one
+	Type     string // of the record, in a topic with several tables; "" if it is not known
 }
 
 // Causes of dead letters.
@@ -93,6 +97,7 @@ const (
 	CauseBadSchema     = "unusable-schema"     // the schema cannot become columns
 	CauseIncompatible  = "incompatible-schema" // the table cannot hold what it describes
 	CauseUndecodable   = "undecodable"         // the payload is not what the schema says
+	CauseNoTable       = "no-table"            // the topic has tables for types of records, and none for this one
 	CauseTombstone     = "tombstone"           // there is no payload; never a letter, but counted with table.topic.tombstone=skip
 )
 
@@ -110,6 +115,7 @@ type Config struct {
 	Engines         parquetio.Engines // that read the table
 	SkipTombstones  bool              // a record without value becomes nothing, instead of a row of nulls
 	Rules           parquetio.Rules   // of the type mapping, while there is no table
+	Share           Share             // of the records of the topic
 	Tolerance       string            // partition.TolerateDLQ, …: what becomes of a record that cannot become a row. TolerateDLQ if empty
 	// Start returns where a partition begins of which the table has nothing; at the start of its
 	// log if nil.
@@ -171,7 +177,7 @@ type part struct {
 	retryAt time.Time
 	later   time.Time      // few records come: they are read together then …
 	urgent  int64          // … or now, up to this offset: a request waits for them; 0 if none does
-	skip    map[int64]bool // dead letters of an earlier life; nil until known
+	skip    map[int64]bool // dead letters of an earlier life, as [DeadLetters.Since] gives them; nil until known
 }
 
 // tableInfo is what the worker knows of the table. It does not change.

@@ -35,6 +35,7 @@ type letter struct {
 	Cause           string    `json:"cause"`
 	Detail          string    `json:"detail"`
 	SchemaID        int64     `json:"schema_id,omitempty"`
+	Record          string    `json:"record,omitempty"` // type of the record, of a topic with several tables
 	Replayed        bool      `json:"replayed"`
 	Key             []byte    `json:"key"` // these are the record's own
 	Value           []byte    `json:"value"`
@@ -51,13 +52,13 @@ func parseLetter(topic string, r *kgo.Record) (l letter, ok bool) {
 	l = letter{Partition: r.Partition, Offset: r.Offset, Key: r.Key, Value: r.Value}
 	own := map[string]string{}
 	names := []string{partition.HeaderSourceTopicID, partition.HeaderSourcePartition, partition.HeaderSourceOffset,
-		worker.HeaderCause, worker.HeaderDetail, worker.HeaderTopic, worker.HeaderTimestamp, worker.HeaderSchemaID}
+		worker.HeaderCause, worker.HeaderDetail, worker.HeaderTopic, worker.HeaderTimestamp, worker.HeaderSchemaID, worker.HeaderRecord}
 	at := 0
 	for ; at < len(r.Headers) && at < len(names) && r.Headers[at].Key == names[at]; at++ {
 		own[names[at]] = string(r.Headers[at].Value)
 	}
-	if at < len(names)-1 || own[worker.HeaderTopic] != topic {
-		return l, false // only the schema id may be missing
+	if at < len(names)-2 || own[worker.HeaderTopic] != topic {
+		return l, false // only the schema id and the type may be missing
 	}
 	for _, h := range r.Headers[at:] {
 		l.Headers = append(l.Headers, header{h.Key, h.Value})
@@ -71,12 +72,13 @@ func parseLetter(topic string, r *kgo.Record) (l letter, ok bool) {
 		l.SchemaID, errs[3] = strconv.ParseInt(id, 10, 64)
 	}
 	l.SourceTopicID, l.SourcePartition, l.SourceTime = own[partition.HeaderSourceTopicID], int32(index), time.UnixMilli(millis).UTC()
-	l.Cause, l.Detail = own[worker.HeaderCause], own[worker.HeaderDetail]
+	l.Cause, l.Detail, l.Record = own[worker.HeaderCause], own[worker.HeaderDetail], own[worker.HeaderRecord]
 	return l, errs == [4]error{}
 }
 
 // letterFilter is which letters a command is about.
 type letterFilter struct {
+	record     string // type of records; "" is all
 	causes     []string
 	partitions []int32
 	limit      int
@@ -89,7 +91,7 @@ func (f *letterFilter) flags(cmd *cobra.Command, limit int, what string) {
 }
 
 func (f *letterFilter) takes(l *letter) bool {
-	return (len(f.causes) == 0 || slices.Contains(f.causes, l.Cause)) && f.hasPartition(l.Partition)
+	return (f.record == "" || l.Record == f.record) && (len(f.causes) == 0 || slices.Contains(f.causes, l.Cause)) && f.hasPartition(l.Partition)
 }
 
 func (f *letterFilter) hasPartition(p int32) bool {
@@ -195,8 +197,10 @@ func (l *letters) partitions(f *letterFilter) (out []int32) {
 func newDLQList(s *server) *cobra.Command {
 	var f letterFilter
 	cmd := &cobra.Command{
-		Use:     "list TOPIC",
-		Short:   "List the dead letters of a topic: the records that could not become rows",
+		Use:   "list TOPIC",
+		Short: "List the dead letters of a topic: the records that could not become rows",
+		Long: `List shows the dead letters of a topic, of all its tables. Of a topic with table.topic.fan.out
+TOPIC:RECORD shows those of one type of records, whether it has a table or not.`,
 		Example: "  tabletopic dlq list clicks\n  tabletopic dlq list clicks --cause undecodable --partition 0 --output json",
 		Args:    usage(cobra.ExactArgs(1)),
 	}
@@ -212,7 +216,9 @@ func newDLQList(s *server) *cobra.Command {
 			return err
 		}
 		defer adm.Close()
-		l, err := openLetters(ctx, s, adm, args[0])
+		topic, record := partition.SplitRoute(args[0])
+		f.record = record
+		l, err := openLetters(ctx, s, adm, topic)
 		if err != nil {
 			return err
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/tabletopic/tabletopic/partition"
 	"github.com/tabletopic/tabletopic/record"
 	"github.com/tabletopic/tabletopic/worker"
 )
@@ -118,7 +119,8 @@ func newDLQReplay(s *server) *cobra.Command {
 		Long: `Replay produces each dead letter to its topic again, into the partition that it came from, with its
 key, value, headers and time, and a header ` + worker.HeaderReplayOf + ` that says which record it is:
 TOPIC ID/PARTITION/OFFSET. A letter is replayed once, also if the command is killed and run again,
-or run by two people at a time. What still cannot become a row becomes another letter.`,
+or run by two people at a time. What still cannot become a row becomes another letter. Of a topic
+with table.topic.fan.out TOPIC:RECORD replays the letters of one type of records.`,
 		Example: "  tabletopic dlq replay clicks --dry-run\n  tabletopic dlq replay clicks --cause unknown-schema",
 		Args:    usage(cobra.ExactArgs(1)),
 	}
@@ -130,7 +132,9 @@ or run by two people at a time. What still cannot become a row becomes another l
 		if unsettled != "" && unsettled != "again" && unsettled != "done" || f.limit < 0 {
 			return usageError{fmt.Errorf("want --unsettled again or done, and --limit not below 0")}
 		}
-		r, err := newReplayer(cmd.Context(), s, args[0], &f, unsettled)
+		topic, record := partition.SplitRoute(args[0])
+		f.record = record
+		r, err := newReplayer(cmd.Context(), s, topic, &f, unsettled)
 		if err != nil {
 			return err
 		}
@@ -145,7 +149,7 @@ or run by two people at a time. What still cannot become a row becomes another l
 		if dry {
 			what = "%d dead letters would be replayed to %s"
 		}
-		return out.say(cmd.OutOrStdout(), map[string]any{"topic": args[0], "letters": r.sent, "dry_run": dry}, what, r.sent, args[0])
+		return out.say(cmd.OutOrStdout(), map[string]any{"topic": topic, "letters": r.sent, "dry_run": dry}, what, r.sent, topic)
 	}
 	return cmd
 }

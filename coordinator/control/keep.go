@@ -12,8 +12,8 @@ import (
 	"github.com/tabletopic/tabletopic/partition"
 )
 
-// A Keeper runs a task per topic whose table is enabled: workers and coordinators alike
-// come and go with the topics of this node.
+// A Keeper runs a task per table, which is a [partition.Route] of a topic whose table is enabled:
+// workers and coordinators alike come and go with the topics of this node.
 type Keeper struct {
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -24,14 +24,14 @@ type Task interface {
 	Run(ctx context.Context) error
 }
 
-// Keep starts a task with start for each topic of set that has a table, again whenever its
-// table settings, its number of partitions or what led says of it change, and ends it with the
+// Keep starts a task with start for each route of the topics of set that have tables, again whenever its
+// table settings, its number of partitions or what led says of its topic change, and ends it with the
 // topic or its table. Led returns the leader epochs of the partitions here that the task depends on.
-// Off, if it is not nil, is called after the task of a topic that was deleted, or whose table was
-// switched off.
-func Keep(set *partition.Set, log *slog.Logger, led func(topic string) map[int32]int32, start func(metadata.Topic, partition.TopicConfig) (Task, error), off func(metadata.Topic)) *Keeper {
+// Off, if it is not nil, is called after the task of a route that is gone: its topic was deleted or its
+// table switched off.
+func Keep(set *partition.Set, log *slog.Logger, led func(topic string) map[int32]int32, start func(partition.Route) (Task, error), off func(partition.Route)) *Keeper {
 	ctx, cancel := context.WithCancel(context.Background())
-	k := &keeping{set: set, log: log, led: led, start: start, off: off, wanted: map[uuid.UUID]metadata.Topic{}, running: map[uuid.UUID]*kept{}}
+	k := &keeping{set: set, log: log, led: led, start: start, off: off, wanted: map[uuid.UUID]metadata.Topic{}, running: map[uuid.UUID]map[uuid.UUID]*kept{}}
 	poke := make(chan struct{}, 1)
 	stop := set.Watch(func(e partition.Event) {
 		k.mu.Lock()
@@ -65,19 +65,18 @@ type keeping struct {
 	set   *partition.Set
 	log   *slog.Logger
 	led   func(topic string) map[int32]int32
-	start func(metadata.Topic, partition.TopicConfig) (Task, error)
-	off   func(metadata.Topic)
+	start func(partition.Route) (Task, error)
+	off   func(partition.Route)
 
 	mu     sync.Mutex
 	wanted map[uuid.UUID]metadata.Topic // guarded by mu
 
-	running map[uuid.UUID]*kept // of the loop
+	running map[uuid.UUID]map[uuid.UUID]*kept // of the loop; by topic and route
 }
 
 // kept is a running task.
 type kept struct {
-	topic      metadata.Topic
-	table      partition.TableConfig
+	route      partition.Route
 	partitions int
 	led        map[int32]int32
 	cancel     context.CancelFunc
@@ -94,11 +93,15 @@ func (k *keeping) loop(ctx context.Context, poke <-chan struct{}) {
 	for {
 		select {
 		case <-ctx.Done():
-			for _, r := range k.running {
-				r.cancel()
+			for _, routes := range k.running {
+				for _, r := range routes {
+					r.cancel()
+				}
 			}
-			for _, r := range k.running {
-				<-r.done
+			for _, routes := range k.running {
+				for _, r := range routes {
+					<-r.done
+				}
 			}
 			return
 		case <-poke:
@@ -106,14 +109,14 @@ func (k *keeping) loop(ctx context.Context, poke <-chan struct{}) {
 		k.mu.Lock()
 		wanted := maps.Clone(k.wanted)
 		k.mu.Unlock()
-		for id, r := range k.running {
-			if _, ok := wanted[id]; !ok {
-				r.end()
-				delete(k.running, id)
-				if k.off != nil {
-					k.off(r.topic)
-				}
+		for id, routes := range k.running {
+			if _, ok := wanted[id]; ok {
+				continue
 			}
+			for _, r := range routes {
+				k.end(r)
+			}
+			delete(k.running, id)
 		}
 		for _, t := range wanted {
 			k.apply(ctx, t)
@@ -121,42 +124,74 @@ func (k *keeping) loop(ctx context.Context, poke <-chan struct{}) {
 	}
 }
 
-// apply starts, restarts or ends the task of one topic.
+// end ends the task of a route that is gone.
+func (k *keeping) end(r *kept) {
+	r.end()
+	if k.off != nil {
+		k.off(r.route)
+	}
+}
+
+// apply starts, restarts or ends the tasks of one topic. Those that change have all ended before the
+// first is started: what a record is to one table another one must not take as well.
 func (k *keeping) apply(ctx context.Context, t metadata.Topic) {
-	cfg, err := k.set.TopicConfig(t)
-	if err != nil {
-		k.log.Error("topic has no valid settings for its table", "topic", t.Name, "error", err)
-		return
+	var routes []partition.Route
+	if !t.Internal {
+		var err error
+		if routes, err = k.set.Routes(t); err != nil {
+			k.log.Error("topic has no valid settings for its table", "topic", t.Name, "error", err)
+			return
+		}
 	}
-	r, led := k.running[t.ID], k.led(t.Name)
-	if r != nil && cfg.Table == r.table && len(t.Partitions) == r.partitions && maps.Equal(led, r.led) {
-		return
+	running, led := k.running[t.ID], k.led(t.Name)
+	wanted := map[uuid.UUID]partition.Route{}
+	for _, r := range routes {
+		wanted[r.ID] = r
 	}
-	if r != nil {
-		r.end()
+	for id, r := range running {
+		want, ok := wanted[id]
+		if ok && want.Table == r.route.Table && len(t.Partitions) == r.partitions && maps.Equal(led, r.led) {
+			continue
+		}
+		delete(running, id)
+		if ok {
+			r.end()
+		} else {
+			k.end(r)
+		}
+	}
+	for _, route := range routes {
+		if running[route.ID] != nil {
+			continue
+		}
+		task, err := k.start(route)
+		if err != nil {
+			k.log.Error("table not started", "topic", route.Name, "error", err)
+			continue
+		}
+		if task == nil {
+			continue
+		}
+		if running == nil {
+			running = map[uuid.UUID]*kept{}
+			k.running[t.ID] = running
+		}
+		running[route.ID] = k.run(ctx, route, len(t.Partitions), led, task)
+	}
+	if len(running) == 0 {
 		delete(k.running, t.ID)
 	}
-	if !cfg.Table.Enable || t.Internal {
-		if r != nil && k.off != nil {
-			k.off(t)
-		}
-		return
-	}
-	task, err := k.start(t, cfg)
-	if err != nil {
-		k.log.Error("table not started", "topic", t.Name, "error", err)
-		return
-	}
-	if task == nil {
-		return
-	}
-	r = &kept{topic: t, table: cfg.Table, partitions: len(t.Partitions), led: led, done: make(chan struct{})}
+}
+
+// run runs a task until it is ended.
+func (k *keeping) run(ctx context.Context, route partition.Route, partitions int, led map[int32]int32, task Task) *kept {
+	r := &kept{route: route, partitions: partitions, led: led, done: make(chan struct{})}
 	ctx, r.cancel = context.WithCancel(ctx)
-	k.running[t.ID] = r
 	go func() {
 		defer close(r.done)
 		if err := task.Run(ctx); err != nil && ctx.Err() == nil {
-			k.log.Error("table stopped until its topic changes", "topic", t.Name, "error", err)
+			k.log.Error("table stopped until its topic changes", "topic", route.Name, "error", err)
 		}
 	}()
+	return r
 }

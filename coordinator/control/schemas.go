@@ -45,9 +45,10 @@ type Schemas struct {
 	lookup Lookup
 	names  Names
 
-	mu    sync.Mutex
-	known map[mapped]columns  // guarded by mu
-	guids map[uuid.UUID]int32 // guarded by mu
+	mu      sync.Mutex
+	known   map[mapped]columns  // guarded by mu
+	guids   map[uuid.UUID]int32 // guarded by mu
+	records map[Writer]string   // guarded by mu; their names
 }
 
 // mapped is a writer, as the rules of some table have it.
@@ -85,7 +86,7 @@ const maxSchemas = 1000
 
 // NewSchemas returns a cache over a registry.
 func NewSchemas(lookup Lookup, names Names) *Schemas {
-	return &Schemas{lookup: lookup, names: names, known: map[mapped]columns{}, guids: map[uuid.UUID]int32{}}
+	return &Schemas{lookup: lookup, names: names, known: map[mapped]columns{}, guids: map[uuid.UUID]int32{}, records: map[Writer]string{}}
 }
 
 // Indexed reports whether payloads of a schema have the indexes of a message in front, as those of
@@ -237,14 +238,25 @@ func (s *Schemas) renamed(ctx context.Context, message string, v *parquetio.Valu
 
 // Record returns the [RecordName] of what w writes. Its errors are those of Value.
 func (s *Schemas) Record(ctx context.Context, w Writer) (string, error) {
+	s.mu.Lock()
+	name, ok := s.records[w]
+	s.mu.Unlock()
+	if ok {
+		return name, nil
+	}
 	r, err := s.lookup(ctx, w.Schema)
 	if err != nil {
 		return "", fmt.Errorf("schema %s: %w", w, err)
 	}
-	name, err := RecordName(r, w.Message)
-	if err != nil {
+	if name, err = RecordName(r, w.Message); err != nil {
 		return "", fmt.Errorf("schema %s: %w: %w", w, ErrUnusableSchema, err)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.records) >= maxSchemas {
+		clear(s.records)
+	}
+	s.records[w] = name
 	return name, nil
 }
 

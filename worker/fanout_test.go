@@ -1,0 +1,314 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/apache/iceberg-go/table"
+	"github.com/google/uuid"
+
+	"github.com/tabletopic/tabletopic/coordinator"
+	"github.com/tabletopic/tabletopic/coordinator/control"
+	"github.com/tabletopic/tabletopic/internal/invariant"
+	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/record"
+)
+
+// The schemas of three types of records, by id.
+const (
+	typeA, typeB, typeC = 2, 3, 4
+)
+
+// typed returns an event of a type.
+func typedEvent(t *testing.T, schema byte, id int64) record.Record {
+	r := event(t, id)
+	r.Value[4] = schema
+	return r
+}
+
+func newFanOutMachine(t *testing.T) *machine {
+	t.Helper()
+	m := newMachine(t)
+	for id, name := range map[int32]string{typeA: "n.A", typeB: "n.B", typeC: "n.C"} {
+		m.schemas[id] = strings.Replace(eventSchema, `"name":"Event"`, fmt.Sprintf(`"name":%q`, name), 1)
+	}
+	return m
+}
+
+func (l *life) createFanOut(partitions int, config ...string) {
+	l.m.t.Helper()
+	raw := map[string]string{"table.topic.enable": "true", "table.topic.target.lag.ms": "30", "table.topic.fan.out": "n.A:a,n.B:b"}
+	for i := 0; i+1 < len(config); i += 2 {
+		raw[config[i]] = config[i+1]
+	}
+	if _, err := l.set.CreateTopic(context.Background(), metadata.NewTopic{Name: "events", Partitions: partitions, Config: raw}); err != nil {
+		l.m.t.Fatal(err)
+	}
+}
+
+func (l *life) alter(config ...string) {
+	l.m.t.Helper()
+	raw := map[string]string{}
+	for i := 0; i+1 < len(config); i += 2 {
+		raw[config[i]] = config[i+1]
+	}
+	if _, err := l.set.AlterConfig(context.Background(), "events", raw, nil); err != nil {
+		l.m.t.Fatal(err)
+	}
+}
+
+// route returns the route of a type, "" for the topic's own table.
+func (l *life) route(record string) partition.Route {
+	l.m.t.Helper()
+	topic, _ := l.set.Topic("events")
+	routes, err := l.set.Routes(topic)
+	if err != nil {
+		l.m.t.Fatal(err)
+	}
+	i := slices.IndexFunc(routes, func(r partition.Route) bool { return r.Table.Record == record })
+	if i < 0 {
+		l.m.t.Fatalf("topic has no route for %q", record)
+	}
+	return routes[i]
+}
+
+// passed returns the table of a route when it has passed all records of the log.
+func (l *life) passed(r partition.Route) (*table.Table, error) {
+	id, err := coordinator.Identifier(r.Table.Namespace, r.Table.Name, r.Name)
+	if err != nil {
+		return nil, err
+	}
+	tab, err := l.m.catalog.Load(context.Background(), id)
+	if err != nil {
+		return nil, err
+	}
+	at, _, err := coordinator.ReadPosition(tab.Properties())
+	if err != nil {
+		return nil, err
+	}
+	for i := range int32(len(r.Topic.Partitions)) {
+		p, err := l.set.Partition("events", i)
+		if err != nil {
+			return nil, err
+		}
+		if end := p.Offsets().LastStable; at.Topic != r.ID || at.Next[i] != end {
+			return nil, fmt.Errorf("partition %d is at %d of %d", i, at.Next[i], end)
+		}
+	}
+	return tab, nil
+}
+
+// wantTable waits until the table of a route has passed all records, and fails unless it, and the dead letters,
+// then hold those that are the route's once: so many rows and letters.
+func (l *life) wantTable(record string, rows, dead int64) {
+	l.m.t.Helper()
+	r := l.route(record)
+	var tab *table.Table
+	deadline := time.NewTimer(invariant.Patience(time.Minute))
+	defer deadline.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for tab == nil {
+		var err error
+		if tab, err = l.passed(r); err == nil {
+			break
+		}
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			l.m.t.Fatalf("table of %s: %v", r.Name, err)
+		}
+	}
+	for _, deep := range []bool{false, true} {
+		in := coordinator.Verification{Topic: coordinator.Topic{ID: r.ID, Name: r.Name, Partitions: int32(len(r.Topic.Partitions))}, KafkaColumn: "_kafka",
+			Locator: l.m.locator, Logs: map[int32]coordinator.LogReader{}, Letters: NewDeadLetterTopic(l.set, r).Each, Deep: deep}
+		if e := NewElsewhere(r, l.schemas); e != nil {
+			in.Elsewhere = e.Has
+		}
+		for i := range in.Topic.Partitions {
+			p, err := l.set.Partition("events", i)
+			if err != nil {
+				l.m.t.Fatal(err)
+			}
+			in.Logs[i] = Partition{P: p}
+		}
+		report, err := coordinator.Verify(context.Background(), tab, in)
+		if err != nil {
+			l.m.t.Fatal(err)
+		}
+		var gotRows, gotDead, leftOut int64
+		for _, p := range report.Partitions {
+			gotRows, gotDead, leftOut = gotRows+p.Rows, gotDead+p.Dead, leftOut+p.LeftOut
+		}
+		if !report.OK || gotRows != rows || deep && gotDead != dead {
+			l.m.t.Errorf("%s, deep %t: %d rows, %d dead letters, %d left out; want %d and %d; report %+v", r.Name, deep, gotRows, gotDead, leftOut, rows, dead, report)
+		}
+	}
+}
+
+// letters returns how many dead letters there are of a cause.
+func (l *life) letters(cause string) (n int) {
+	l.m.t.Helper()
+	for _, r := range []string{"", "n.A", "n.B"} {
+		route := l.route(r)
+		for i := range int32(len(route.Topic.Partitions)) {
+			if err := NewDeadLetterTopic(l.set, route).Each(context.Background(), i, func(_ int64, c string) {
+				if c == cause {
+					n++
+				}
+			}); err != nil {
+				l.m.t.Fatal(err)
+			}
+		}
+	}
+	return n
+}
+
+// Each record of a topic with tables for types of records is in the table of its type once, or in the dead
+// letters once if its type has no table or it is none, whatever dies meanwhile.
+func TestTypesHaveTheirOwnTables(t *testing.T) {
+	m := newFanOutMachine(t)
+	l := m.start()
+	l.createFanOut(2)
+	const rounds, each = 5, 10
+	for round := range rounds {
+		for n := range each {
+			for i := range int32(2) {
+				records := []record.Record{typedEvent(t, typeA, int64(n)), typedEvent(t, typeA, int64(n)), typedEvent(t, typeB, int64(n)), typedEvent(t, typeC, int64(n)),
+					{Value: []byte("bad")}, {Value: []byte{0, 0, 0, 0, typeB, 0x80}}}
+				if err := l.append(i, records...); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := sleep(t.Context(), time.Duration(round*2)*time.Millisecond); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l.crash()
+		l = m.start()
+	}
+	defer l.stop()
+	const all = rounds * each * 2
+	l.wantTable("n.A", 2*all, 0)
+	l.wantTable("n.B", all, all)
+	l.wantTable("", 0, 2*all)
+	if n := l.letters(CauseNoTable); n != all {
+		t.Errorf("%d dead letters for want of a table, want %d", n, all)
+	}
+}
+
+// With others=table the topic's own table has the records of types without a table; a type that gets a table
+// later has it from the start of the log on, and one that loses it goes on in it when it comes back.
+func TestOthersAreRowsOfTheOwnTable(t *testing.T) {
+	l := newFanOutMachine(t).start()
+	defer l.stop()
+	l.createFanOut(1, "table.topic.fan.out.others", "table")
+	produce := func(schemas ...byte) {
+		t.Helper()
+		for i, s := range schemas {
+			if err := l.append(0, typedEvent(t, s, int64(i))); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	produce(typeA, typeB, typeC, typeC)
+	l.wantTable("n.A", 1, 0)
+	l.wantTable("n.B", 1, 0)
+	l.wantTable("", 2, 0)
+	l.alter("table.topic.fan.out", "n.A:a,n.B:b,n.C:c")
+	produce(typeC)
+	l.wantTable("n.C", 3, 0)
+	l.wantTable("", 2, 0)
+	l.alter("table.topic.fan.out", "n.A:a,n.B:b")
+	produce(typeC, typeB)
+	l.wantTable("", 3, 0)
+	l.wantTable("n.B", 2, 0)
+	l.alter("table.topic.fan.out", "n.A:a,n.B:b,n.C:c")
+	produce(typeC)
+	l.wantTable("n.C", 5, 0)
+	l.wantTable("", 3, 0)
+}
+
+// A record that became a dead letter because its type had no table stays one when the type gets a table, so
+// that its replay makes the only row of it.
+func TestLettersOfATypeStayDeadWhenItGetsATable(t *testing.T) {
+	l := newFanOutMachine(t).start()
+	defer l.stop()
+	l.createFanOut(1)
+	for i := range 5 {
+		if err := l.append(0, typedEvent(t, typeA, int64(i)), typedEvent(t, typeC, int64(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.wantTable("", 0, 5)
+	l.alter("table.topic.fan.out", "n.A:a,n.B:b,n.C:c")
+	if err := l.append(0, typedEvent(t, typeC, 9)); err != nil {
+		t.Fatal(err)
+	}
+	l.wantTable("n.C", 1, 5)
+	l.wantTable("n.A", 5, 0)
+	l.wantTable("", 0, 5)
+}
+
+// A schema that comes between the reads of two tables of a topic is, for each record, known to both or to neither:
+// else each would leave the record to the other, or both would have it.
+func TestTablesAgreeOnASchemaThatCameMeanwhile(t *testing.T) {
+	m := newFanOutMachine(t)
+	text := m.schemas[typeA]
+	cfg, err := partition.ParseTopicConfig(map[string]string{"table.topic.fan.out": "n.A:a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	routes := partition.Routes(metadata.Topic{ID: uuid.New(), Name: "events"}, cfg)
+	shared := NewShared(1, 0, nil)
+	known := map[int32]string{}
+	var schemas *control.Schemas
+	reads := func(route int, index int32, offset int64) string {
+		t.Helper()
+		r, settings := typedEvent(t, typeA, 1), configOf(routes[route], shared)
+		r.Offset = offset
+		takes, _, bad, err := (&reading{cfg: &settings, schemas: schemas, indexed: map[int32]bool{}, verdicts: shared.verdicts}).takes(t.Context(), index, &r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bad != nil {
+			return bad.cause
+		}
+		return fmt.Sprint(takes)
+	}
+	const own, a = 0, 1
+	for _, first := range []int{own, a} { // whose table is ahead
+		index := int32(first)
+		delete(known, typeA)
+		schemas = control.NewSchemas(func(_ context.Context, id int32) (control.RegisteredSchema, error) {
+			if text, ok := known[id]; ok {
+				return control.RegisteredSchema{Text: text}, nil
+			}
+			return control.RegisteredSchema{}, metadata.ErrSchemaNotExist
+		}, nil)
+		want := map[int]string{own: CauseUnknownSchema, a: "false"}
+		if got := reads(first, index, 10); got != want[first] {
+			t.Errorf("route %d reads a record of no schema as %s, want %s", first, got, want[first])
+		}
+		known[typeA] = text
+		second := 1 - first
+		for _, offset := range []int64{5, 10} {
+			if got := reads(second, index, offset); got != want[second] {
+				t.Errorf("after route %d route %d reads offset %d as %s, want %s", first, second, offset, got, want[second])
+			}
+		}
+		for route, want := range map[int]string{own: "false", a: "true"} {
+			if got := reads(route, index, 11); got != want {
+				t.Errorf("route %d reads a record of the schema that is there as %s, want %s", route, got, want)
+			}
+			if got := reads(route, index+10, 5); got != want {
+				t.Errorf("route %d reads one of another partition as %s, want %s", route, got, want)
+			}
+		}
+	}
+}

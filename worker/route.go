@@ -1,0 +1,215 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/tabletopic/tabletopic/coordinator/control"
+	"github.com/tabletopic/tabletopic/internal/invariant"
+	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/record"
+)
+
+// A Share is which records of a topic with several tables are for one of them. The zero Share is all.
+type Share struct {
+	Topic  uuid.UUID       // of all of them
+	Record string          // the type of records; "" for those of types without a table, and of no type
+	Routed map[string]bool // types with a table of their own; nil if the topic has one table
+	Others string          // of those without: partition.OthersDLQ or partition.OthersTable
+}
+
+// ShareOf returns what a route takes.
+func ShareOf(r partition.Route) Share {
+	t := r.Table
+	list, _ := partition.ParseFanOut(t.FanOut) // the settings are checked
+	if len(list) == 0 {
+		return Share{}
+	}
+	s := Share{Topic: r.Topic.ID, Record: t.Record, Routed: map[string]bool{}, Others: t.Others}
+	for _, x := range list {
+		s.Routed[x.Record] = true
+	}
+	return s
+}
+
+// Takes reports whether records of a type become rows of the table.
+func (s Share) Takes(record string) bool {
+	switch {
+	case s.Routed == nil:
+		return true
+	case s.Record != "":
+		return record == s.Record
+	}
+	return !s.Routed[record] && s.Others == partition.OthersTable
+}
+
+// A typed is the type of a record.
+type typed struct {
+	name string // "" if its schema has no name
+	bad  *unfit // why it has no type for certain
+}
+
+// takes reports whether a record of a partition is for the table of this worker. Each record is for one table of
+// the topic, whatever it holds: one of no type that is known is for the topic's own. With bad it is for this worker
+// and becomes no row. An error says that its type is not known now.
+func (r *reading) takes(ctx context.Context, index int32, rec *record.Record) (takes bool, w control.Writer, bad *unfit, err error) {
+	s := &r.cfg.Share
+	if s.Routed == nil {
+		return true, w, nil, nil
+	}
+	own := s.Record == ""
+	if rec.Value == nil {
+		if s.Others == partition.OthersDLQ && !r.cfg.SkipTombstones {
+			bad = &unfit{CauseNoTable, "a record without value is of no type: set table.topic.tombstone=skip, or table.topic.fan.out.others=table for a row of the topic's own table"}
+		}
+		return own, w, bad, nil
+	}
+	w, t, err := r.typed(ctx, index, rec)
+	if err != nil {
+		return false, w, nil, err
+	}
+	switch {
+	case !own:
+		return t.bad == nil && t.name == s.Record || invariant.Off("types-have-their-own-tables"), w, nil, nil
+	case t.bad != nil:
+		return true, w, t.bad, nil
+	case s.Routed[t.name]:
+		return false, w, nil, nil
+	case s.Others == partition.OthersDLQ && !invariant.Off("no-table-is-a-dead-letter"):
+		return true, w, &unfit{CauseNoTable, noTable(t.name)}, nil
+	}
+	return s.Others == partition.OthersTable, w, nil, nil
+}
+
+func noTable(record string) string {
+	if record == "" {
+		return "the schema of the record has no name: give its type one, or set table.topic.fan.out.others=table"
+	}
+	return fmt.Sprintf("no table takes records of type %s: add it to table.topic.fan.out, or set table.topic.fan.out.others=table", record)
+}
+
+// typed returns the type of a record, and what wrote it.
+func (r *reading) typed(ctx context.Context, index int32, rec *record.Record) (control.Writer, typed, error) {
+	p, bad, err := r.payload(ctx, false, rec.Value, rec.Headers)
+	if bad != nil {
+		return p.writer, typed{bad: bad}, nil
+	}
+	if t, known := r.types[p.writer]; known && err == nil {
+		return p.writer, t, nil
+	}
+	done, unknown, err := r.verdicts.enter(ctx, schemaIn{r.cfg.Share.Topic, index, p.writer.Schema}, rec.Offset)
+	if err != nil {
+		return p.writer, typed{}, err
+	}
+	if unknown {
+		done(true)
+		return p.writer, typed{bad: &unfit{CauseUnknownSchema, fmt.Sprintf("schema %d did not exist when the record was read for another table of the topic", p.writer.Schema)}}, nil
+	}
+	var t typed
+	if p, t.bad, err = r.payload(ctx, false, rec.Value, rec.Headers); err == nil && t.bad == nil {
+		t.name, err = r.schemas.Record(ctx, p.writer)
+	}
+	done(errors.Is(err, metadata.ErrSchemaNotExist))
+	if err != nil {
+		if t.bad = certain(err); t.bad == nil {
+			return p.writer, t, err
+		}
+	}
+	if t.bad != nil {
+		return p.writer, t, nil // asked again for the next record: the schema may come
+	}
+	if r.types == nil {
+		r.types = map[control.Writer]typed{}
+	}
+	r.types[p.writer] = t
+	return p.writer, t, nil
+}
+
+// verdicts has the tables of a topic agree on which records were written with a schema that did not exist. It may
+// come between the reads of two of them: each would leave the record to the other, or both would have it. What
+// was said of an offset holds for all before it. A restart forgets it.
+type verdicts struct {
+	turn chan struct{}      // cap 1; taken by who asks the registry
+	ends map[schemaIn]int64 // of who has the turn; below, the schema did not exist
+}
+
+// A schemaIn is a schema id in a partition of a topic.
+type schemaIn struct {
+	topic     uuid.UUID
+	partition int32
+	schema    int32
+}
+
+// maxVerdicts bounds how many are remembered.
+const maxVerdicts = 10_000
+
+func newVerdicts() *verdicts {
+	return &verdicts{turn: make(chan struct{}, 1), ends: map[schemaIn]int64{}}
+}
+
+// enter waits for the turn to ask the registry, and says whether the answer is known: the schema is not. done gives
+// the turn back, and says whether it is not known. A nil v knows nothing.
+func (v *verdicts) enter(ctx context.Context, s schemaIn, offset int64) (done func(unknown bool), unknown bool, err error) {
+	if v == nil || s.schema == 0 || invariant.Off("one-verdict-on-a-schema") {
+		return func(bool) {}, false, nil
+	}
+	select {
+	case v.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, false, context.Cause(ctx)
+	}
+	return func(unknown bool) {
+		if unknown {
+			if len(v.ends) >= maxVerdicts {
+				clear(v.ends)
+			}
+			v.ends[s] = max(v.ends[s], offset+1)
+		}
+		<-v.turn
+	}, offset < v.ends[s], nil
+}
+
+// takes reports whether rec is for the table. With done it needs no more: it is for another table, has become a
+// dead letter, or has to wait, and then ok is false.
+func (t *task) takes(ctx context.Context, rec *record.Record) (done, ok bool) {
+	takes, w, bad, err := t.reading.takes(ctx, t.p.index, rec)
+	t.kind = t.reading.types[w].name
+	switch {
+	case err != nil:
+		if bad = t.unknown(err); bad == nil {
+			return true, false
+		}
+		return true, t.dead(rec, bad, w.Schema)
+	case !takes:
+		t.died++
+		t.others++
+		return true, true
+	case bad != nil:
+		return true, t.dead(rec, bad, w.Schema)
+	}
+	return false, true
+}
+
+// An Elsewhere tells which records of a topic are for other tables of it, for verification. It is of one reader.
+type Elsewhere struct {
+	reading *reading
+}
+
+// NewElsewhere returns what tells it for the table of a route; nil if the topic has one table.
+func NewElsewhere(r partition.Route, schemas Schemas) *Elsewhere {
+	cfg := configOf(r, &Shared{})
+	if cfg.Share.Routed == nil {
+		return nil
+	}
+	return &Elsewhere{&reading{cfg: &cfg, schemas: schemas, indexed: map[int32]bool{}}}
+}
+
+// Has reports whether a record is for another table.
+func (e *Elsewhere) Has(ctx context.Context, rec *record.Record) (bool, error) {
+	takes, _, _, err := e.reading.takes(ctx, -1, rec)
+	return !takes && err == nil, err
+}
