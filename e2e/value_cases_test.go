@@ -88,7 +88,9 @@ func TestNestedValuesInSparkAndTrino(t *testing.T) {
 	l := directoryLake(t)
 	l.queryEnv = sharedEngines(t)
 	s := l.server(t)
-	cases := slices.DeleteFunc(avroCases(), func(c valueCase) bool { return !slices.Contains([]string{"maps-and-nulls", "nested.partition-source", "case-lower"}, c.topic) })
+	cases := slices.DeleteFunc(avroCases(), func(c valueCase) bool {
+		return !slices.Contains([]string{"maps-and-nulls", "nested.partition-source", "case-lower"}, c.topic)
+	})
 	for _, c := range cases {
 		c.produce(t, s)
 	}
