@@ -45,6 +45,9 @@ func handleAlterShareGroupOffsets(ctx context.Context, b *Broker, r *request, re
 		}
 		resp.Topics = append(resp.Topics, rt)
 	}
+	if len(starts) == 0 {
+		return resp
+	}
 	if err := b.groups.AlterShareOffsets(ctx, req.GroupID, starts); err != nil {
 		resp.ErrorCode, resp.ErrorMessage, resp.Topics = groupCode(err), kmsg.StringPtr(err.Error()), nil
 	}

@@ -496,3 +496,36 @@ func TestShareOffsetsAdministration(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// Where a share group begins can be set before it has had a member, which makes the group; offsets of topics
+// that are not there do not.
+func TestShareGroupBeginsWhereItWasToldBefore(t *testing.T) {
+	b := start(t, Config{})
+	topic := b.topic(t, "t", 1)
+	produceShare(t, b.dial(t), topic, 8)
+	cl := b.client(t)
+	alter := func(group, topic string) (code int16) {
+		t.Helper()
+		req := kmsg.NewPtrAlterShareGroupOffsetsRequest()
+		req.GroupID = group
+		req.Topics = []kmsg.AlterShareGroupOffsetsRequestTopic{{Topic: topic, Partitions: []kmsg.AlterShareGroupOffsetsRequestTopicPartition{{StartOffset: 5}}}}
+		resp, err := req.RequestWith(t.Context(), cl)
+		if err != nil || resp.ErrorCode != 0 || len(resp.Topics) != 1 {
+			t.Fatal(err, resp)
+		}
+		return resp.Topics[0].Partitions[0].ErrorCode
+	}
+	if got := errorName(alter("none", "nothing")); got != "UNKNOWN_TOPIC_OR_PARTITION" {
+		t.Errorf("altered a topic that is not there: %q", got)
+	}
+	if got := errorName(alter("g", "t")); got != "" {
+		t.Errorf("altered a group that is not there: %q", got)
+	}
+	req := kmsg.NewPtrListGroupsRequest()
+	resp, err := req.RequestWith(t.Context(), cl)
+	if err != nil || len(resp.Groups) != 1 || resp.Groups[0].Group != "g" || resp.Groups[0].GroupType != "share" || resp.Groups[0].GroupState != "Empty" {
+		t.Errorf("groups %v, %v", resp, err)
+	}
+	m := b.joinShare(t, "g", "m", topic)
+	wantAcquired(t, m.first(), "5-7 ×1")
+}

@@ -190,9 +190,10 @@ func (s *State) shareOffsets(group string) (map[uuid.UUID][]ShareOffset, error) 
 }
 
 // AlterShareOffsets makes a share group without members begin anew at an offset of each partition,
-// and forget what was delivered of it.
+// and forget what was delivered of it. A group that is not there is made (KIP-932: where it begins is set
+// before its first member joins).
 func (m *Manager) AlterShareOffsets(ctx context.Context, group string, starts map[uuid.UUID]map[int32]int64) error {
-	return m.changeShare(ctx, group, func(c *shareGroup, now time.Time) []shard.Record {
+	return m.changeShare(ctx, group, true, func(c *shareGroup, now time.Time) []shard.Record {
 		var records []shard.Record
 		for topic, partitions := range starts {
 			for index, start := range partitions {
@@ -212,7 +213,7 @@ func (m *Manager) AlterShareOffsets(ctx context.Context, group string, starts ma
 
 // DeleteShareOffsets makes a share group without members forget topics.
 func (m *Manager) DeleteShareOffsets(ctx context.Context, group string, topics []uuid.UUID) error {
-	return m.changeShare(ctx, group, func(c *shareGroup, _ time.Time) []shard.Record {
+	return m.changeShare(ctx, group, false, func(c *shareGroup, _ time.Time) []shard.Record {
 		var records []shard.Record
 		for _, p := range c.partitions() {
 			if slices.Contains(topics, p.topic) {
@@ -223,10 +224,14 @@ func (m *Manager) DeleteShareOffsets(ctx context.Context, group string, topics [
 	})
 }
 
-func (m *Manager) changeShare(ctx context.Context, group string, change func(*shareGroup, time.Time) []shard.Record) error {
+func (m *Manager) changeShare(ctx context.Context, group string, create bool, change func(*shareGroup, time.Time) []shard.Record) error {
 	type answered struct{ err error }
 	a, err := do[answered](ctx, m, group, func(s *State, now time.Time, t shard.Ticket) shard.Step {
 		switch g := s.groups[group]; {
+		case g == nil && create:
+			step := answer(t, answered{})
+			step.Records = append([]shard.Record{shareGroupRecord(group, 0, 0, now)}, change(&shareGroup{}, now)...)
+			return step
 		case g == nil || g.share == nil:
 			return answer(t, answered{kerr.GroupIDNotFound})
 		case g.occupied():
