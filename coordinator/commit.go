@@ -163,7 +163,7 @@ func (c *Coordinator) change(v view, cm *Commit) (catalog.Commit, error) {
 		out.Properties[keyMapping] = rules.String()
 	}
 	if c.cfg.Takes != "" {
-		out.Properties[keyFanOut] = c.cfg.Takes
+		out.Properties[keyFanOut] = takesProperty(c.table.Properties()[keyFanOut], c.cfg.Takes)
 	}
 	s := Summary{Topic: c.topic.ID, Epoch: c.topic.Epoch, Commit: cm.ID, Ranges: cm.Ranges, Lost: append(cm.gaps(), v.accepted...)}
 	out.Summary = s.properties()

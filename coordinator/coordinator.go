@@ -66,8 +66,8 @@ type Config struct {
 	OnDrop      string // DropRecreate or DropPause. DropRecreate if empty
 	Catalog     string // name of the catalog, "" for the built-in one
 	TableID     string // the table that the topic filled, as its settings name it; "" if they name none
-	// Takes is which records of a topic with several tables this one has, for its properties: the name of
-	// their type, or partition.TakesOthers. "" if it has all.
+	// Takes is which records of a topic with several tables this one has, as partition.TableConfig.Takes
+	// says it. "" if it has all.
 	Takes string
 	// OnIncompatible says what becomes of records whose schema the table cannot hold:
 	// IncompatibleDLQ, IncompatibleNewColumn or IncompatiblePause. IncompatibleDLQ if empty.

@@ -10,10 +10,12 @@ import (
 	"strings"
 
 	"github.com/apache/iceberg-go"
+	"github.com/apache/iceberg-go/table"
 	"github.com/google/uuid"
 
 	"github.com/tabletopic/tabletopic/coordinator/control"
 	"github.com/tabletopic/tabletopic/parquetio"
+	"github.com/tabletopic/tabletopic/partition"
 )
 
 // What a table says of its topic. This is the contract of the table: it is what recovery,
@@ -30,8 +32,8 @@ import (
 //	tabletopic.mapping     version and choices of the type mapping, see parquetio.Rules
 //	tabletopic.probe       "ok" after the catalog proved that it keeps properties
 //	tabletopic.fan.out     which records of a topic with several tables it has: those of a type, by its
-//	                       name, or "*" for those of types without a table; it stays when there is
-//	                       one table again
+//	                       name, or "*,type,…" for those of other types than these, which have or had
+//	                       tables of their own; it stays when there is one table again
 //
 // Their values are text of at most 3,500 bytes (a Hive metastore keeps 4,000), fields between
 // semicolons, the CRC-32C of the text up to and with the last semicolon at the end:
@@ -131,6 +133,33 @@ func ReadPosition(props iceberg.Properties) (Position, bool, error) {
 	}
 	return p, true, nil
 }
+
+// takesProperty returns the value of tabletopic.fan.out of a table that takes what the settings say and had
+// the value before. Of types that had tables those that do not fit are forgotten, the first to come first.
+func takesProperty(had, takes string) string {
+	types, others := strings.CutPrefix(takes, partition.TakesOthers+",")
+	if !others {
+		return takes
+	}
+	now := strings.Split(types, ",")
+	all := append(slices.DeleteFunc(elsewhere(had), func(t string) bool { return slices.Contains(now, t) }), now...)
+	for len(all) > 0 && len(partition.TakesOthers)+1+len(strings.Join(all, ",")) > maxValue {
+		all = all[1:]
+	}
+	return strings.Join(append([]string{partition.TakesOthers}, all...), ",")
+}
+
+// elsewhere returns the types of records in a value of tabletopic.fan.out that have or had other tables.
+func elsewhere(value string) []string {
+	types, others := strings.CutPrefix(value, partition.TakesOthers+",")
+	if !others {
+		return nil
+	}
+	return strings.Split(types, ",")
+}
+
+// Elsewhere returns the types of records of the topic that have, or had, tables of their own beside t.
+func Elsewhere(t *table.Table) []string { return elsewhere(t.Properties()[keyFanOut]) }
 
 // state is the value of tabletopic.state.
 func (p Position) state() string {
@@ -274,7 +303,7 @@ func DumpProperties(w io.Writer, props iceberg.Properties) error {
 		fmt.Fprintf(w, "table of topic %q, id %s\n", props[keyTopic], p.Topic)
 		fmt.Fprintf(w, "last commit %s, epoch %d, snapshot sequence %d\n", p.Commit, p.Epoch, p.Sequence)
 		if takes, shared := props[keyFanOut]; shared {
-			fmt.Fprintf(w, "its records are those of type %q\n", takes)
+			fmt.Fprintf(w, "it has the records of type %s of its topic\n", takes)
 		}
 		if len(p.Heads) > 0 {
 			fmt.Fprintf(w, "snapshots that hold it: %d\n", p.Heads)

@@ -222,3 +222,27 @@ func TestTableName(t *testing.T) {
 		}
 	}
 }
+
+// The property that names the types with other tables keeps those of before, and forgets the first of them when it
+// has no room.
+func TestTypesOfOtherTablesFitTheirProperty(t *testing.T) {
+	for _, c := range []struct{ had, takes, want string }{
+		{"", "n.A", "n.A"},
+		{"", "*,A,B", "*,A,B"},
+		{"*,A,B", "*,B,C", "*,A,B,C"},
+		{"*,A", "B", "B"},
+		{"n.A", "*,B", "*,B"},
+	} {
+		if got := takesProperty(c.had, c.takes); got != c.want {
+			t.Errorf("%q after %q is %q, want %q", c.takes, c.had, got, c.want)
+		}
+	}
+	had := "*"
+	for i := range 1000 {
+		had = takesProperty(had, fmt.Sprintf("*,type%d", i))
+	}
+	types := elsewhere(had)
+	if len(had) > maxValue || len(had) < maxValue-20 || types[len(types)-1] != "type999" || types[0] == "type0" {
+		t.Errorf("%d bytes, from %s to %s", len(had), types[0], types[len(types)-1])
+	}
+}

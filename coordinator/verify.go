@@ -31,7 +31,8 @@ type Verification struct {
 	KafkaColumn string
 	Locator     catalog.Locator
 	Logs        map[int32]LogReader // the partitions to verify
-	// Letters calls fn with the source offset and the cause of each dead letter of a partition.
+	// Letters calls fn with the source offset and the cause of each dead letter of a partition; the cause is
+	// empty if it may be of a record that is for another table of the topic.
 	Letters func(ctx context.Context, partition int32, fn func(offset int64, cause string)) error
 	// Deep reads every data file, and compares offset by offset; else the commits are
 	// compared with the log by what they say of themselves.

@@ -60,7 +60,7 @@ func (n *Node) verify(ctx context.Context, r partition.Route, in coordinator.Ver
 	in.KafkaColumn, in.Locator = cfg.KafkaColumn, n.locatorOf(cfg.Catalog)
 	in.LeavesOut = cfg.Tolerance == partition.TolerateSkip || cfg.Tombstone == partition.TombstoneSkip
 	in.Letters = worker.NewDeadLetterTopic(n.set, r).Each
-	if e := worker.NewElsewhere(r, n.schemas); e != nil {
+	if e := worker.NewElsewhere(r, coordinator.Elsewhere(tbl), n.schemas); e != nil {
 		in.Elsewhere = e.Has
 	}
 	in.Logs = map[int32]coordinator.LogReader{}

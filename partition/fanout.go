@@ -157,12 +157,17 @@ func SplitRoute(name string) (topic, record string) {
 const TakesOthers = "*"
 
 // Takes returns which records the table has of a topic with several: those of a type, by its name, or
-// TakesOthers. "" if the topic has one table.
+// TakesOthers and, after commas, the types that it does not take. "" if the topic has one table.
 func (t *TableConfig) Takes() string {
-	if t.Record == "" && strings.TrimSpace(t.FanOut) != "" {
-		return TakesOthers
+	list, _ := ParseFanOut(t.FanOut)
+	if t.Record != "" || len(list) == 0 {
+		return t.Record
 	}
-	return t.Record
+	takes := TakesOthers
+	for _, r := range list {
+		takes += "," + r.Record
+	}
+	return takes
 }
 
 // tables returns how many tables the topic fills.

@@ -71,7 +71,7 @@ func TestRoutesOfATopic(t *testing.T) {
 	for _, r := range Routes(topic, cfg) {
 		names = append(names, strings.Join([]string{r.Name, r.Table.Record, r.Table.Name, r.Table.Takes(), r.Table.PartitionBy}, " "))
 	}
-	if got, want := strings.Join(names, ", "), "events   * , events:A A a A [id], events:B B n.b B [id]"; got != want {
+	if got, want := strings.Join(names, ", "), "events   *,A,B , events:A A a A [id], events:B B n.b B [id]"; got != want {
 		t.Errorf("routes %q, want %q", got, want)
 	}
 	own, a := Routes(topic, cfg)[0], Routes(topic, cfg)[1]

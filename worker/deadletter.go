@@ -143,7 +143,8 @@ func (d *DeadLetterTopic) Since(ctx context.Context, index int32, from int64) (m
 }
 
 // Each calls fn with the source offset and the cause of every letter that the route has of the source
-// partition, and of those of its type that the topic's own table had when the type had no table.
+// partition, of those of its type that the topic's own table had when the type had no table, and,
+// without the cause, of those that this had of no type.
 func (d *DeadLetterTopic) Each(ctx context.Context, index int32, fn func(offset int64, cause string)) error {
 	p, err := d.set.Log(ctx, partition.ID{Topic: d.name, Index: index})
 	if errors.Is(err, partition.ErrUnknownTopicOrPartition) {
@@ -154,8 +155,11 @@ func (d *DeadLetterTopic) Each(ctx context.Context, index int32, fn func(offset 
 	}
 	bounds := p.Offsets()
 	err = d.scan(ctx, p, index, bounds.LogStart, bounds.HighWatermark, func(source uuid.UUID, offset int64, r *record.Record) {
-		if source == d.route || headerOf(r, HeaderRecord) == d.record {
+		switch kind := headerOf(r, HeaderRecord); {
+		case source == d.route || kind == d.record:
 			fn(offset, headerOf(r, HeaderCause))
+		case kind == "":
+			fn(offset, "")
 		}
 	})
 	if err != nil {

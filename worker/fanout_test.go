@@ -127,7 +127,7 @@ func (l *life) wantTable(record string, rows, dead int64) {
 	for _, deep := range []bool{false, true} {
 		in := coordinator.Verification{Topic: coordinator.Topic{ID: r.ID, Name: r.Name, Partitions: int32(len(r.Topic.Partitions))}, KafkaColumn: "_kafka",
 			Locator: l.m.locator, Logs: map[int32]coordinator.LogReader{}, Letters: NewDeadLetterTopic(l.set, r).Each, Deep: deep}
-		if e := NewElsewhere(r, l.schemas); e != nil {
+		if e := NewElsewhere(r, coordinator.Elsewhere(tab), l.schemas); e != nil {
 			in.Elsewhere = e.Has
 		}
 		for i := range in.Topic.Partitions {
@@ -232,6 +232,36 @@ func TestOthersAreRowsOfTheOwnTable(t *testing.T) {
 	produce(typeC)
 	l.wantTable("n.C", 5, 0)
 	l.wantTable("", 3, 0)
+	l.alter("table.topic.fan.out", "")
+	produce(typeA, typeB, typeC)
+	l.wantTable("", 6, 0)
+}
+
+// The table knows which types had tables beside it, as far as a property has room.
+func TestTableKnowsTheTypesOfOtherTables(t *testing.T) {
+	m := newFanOutMachine(t)
+	l := m.start()
+	defer l.stop()
+	l.createFanOut(1)
+	types := func() string {
+		t.Helper()
+		if err := l.append(0, typedEvent(t, typeA, 1)); err != nil {
+			t.Fatal(err)
+		}
+		l.wantTable("", 0, 0)
+		tab, err := l.passed(l.route(""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(coordinator.Elsewhere(tab), " ")
+	}
+	if got := types(); got != "n.A n.B" {
+		t.Errorf("types with other tables: %q", got)
+	}
+	l.alter("table.topic.fan.out", "n.C:c,n.A:a")
+	if got := types(); got != "n.B n.C n.A" {
+		t.Errorf("types with other tables, one formerly: %q", got)
+	}
 }
 
 // A record that became a dead letter because its type had no table stays one when the type gets a table, so

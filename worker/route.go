@@ -199,10 +199,18 @@ type Elsewhere struct {
 	reading *reading
 }
 
-// NewElsewhere returns what tells it for the table of a route; nil if the topic has one table.
-func NewElsewhere(r partition.Route, schemas Schemas) *Elsewhere {
+// NewElsewhere returns what tells it for the table of a route; former are types that have, or had, tables beside
+// the topic's own. nil if there are no other tables.
+func NewElsewhere(r partition.Route, former []string, schemas Schemas) *Elsewhere {
 	cfg := configOf(r, &Shared{})
-	if cfg.Share.Routed == nil {
+	s := &cfg.Share
+	if s.Routed == nil && len(former) > 0 {
+		s.Routed, s.Others = map[string]bool{}, partition.OthersTable
+	}
+	for _, record := range former {
+		s.Routed[record] = true
+	}
+	if s.Routed == nil {
 		return nil
 	}
 	return &Elsewhere{&reading{cfg: &cfg, schemas: schemas, indexed: map[int32]bool{}}}
