@@ -198,6 +198,7 @@ func (c *conn) readFrame() (frame, error) {
 		f.reserved = room
 		data := c.b.frames.get(stage, room)
 		copy(data, f.data)
+		c.b.frames.put(f.data)
 		if n, err := c.readFull(data[have:]); err != nil {
 			f.release()
 			return frame{}, fmt.Errorf("request of %d bytes stops after %d: %w", size, have+int64(n), noEOF(err))

@@ -5,11 +5,12 @@ import (
 	"sync"
 )
 
-// Frames of these sizes, powers of two, are used again: 128 KiB to 2 MiB. Smaller ones cost little, and larger
-// ones are rare, since Kafka's clients send requests of 1 MB at most unless they are told otherwise.
+// Frames of these sizes, powers of two, are used again: 64 KiB, the first stage of a larger one, to 8 MiB. Smaller
+// ones cost little. Larger ones are rare: Kafka's clients send requests of 1 MB at most unless they are told otherwise,
+// franz-go one batch of that size for each of several partitions.
 const (
-	minFrameClass = 17
-	maxFrameClass = 21
+	minFrameClass = 16
+	maxFrameClass = 23
 )
 
 // frameBuffers keeps the memory of large Produce requests for the next. A server that takes 500 MB a second would else
