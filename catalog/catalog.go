@@ -12,7 +12,7 @@
 // attempt. It is not an iceberg-go transaction, because those retry on a newer base
 // with the older offsets, and read or grow with the table. Prepare reads one manifest
 // list, writes one manifest and one list, and merges manifests of like size so that a
-// table of n commits has O(log n) of them. The requirements pin the branch, the schema,
+// table of n commits has O(log n) of them. What this process wrote it reads from memory ([Recent]). The requirements pin the branch, the schema,
 // the last field id, the partition spec and the sort order of the base, so nothing that
 // another writer changed is reverted. [Prepared.Clean] deletes the files that expired
 // with the commit, after it is done.
