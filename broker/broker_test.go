@@ -691,3 +691,28 @@ func TestEmptyBatchesAreLeftOut(t *testing.T) {
 		}
 	}
 }
+
+// A consumer that says in which rack it is reads from the leader, the one replica, and is sent nowhere else.
+func TestConsumersWithARackReadFromTheLeader(t *testing.T) {
+	b := start(t, Config{})
+	topic := b.topic(t, "t", 1)
+	cl := b.client(t, kgo.Rack("here"), kgo.ConsumeTopics("t"), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	if err := cl.ProduceSync(t.Context(), &kgo.Record{Topic: "t", Value: []byte("x")}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	if got := cl.PollFetches(t.Context()).Records(); len(got) != 1 || string(got[0].Value) != "x" {
+		t.Errorf("consumed %v", got)
+	}
+	req := kmsg.NewPtrFetchRequest()
+	req.Version, req.ReplicaID, req.MaxBytes, req.Rack = 12, -1, 1<<20, "here"
+	rt := kmsg.NewFetchRequestTopic()
+	rt.Topic = topic.Name
+	rp := kmsg.NewFetchRequestTopicPartition()
+	rp.CurrentLeaderEpoch, rp.PartitionMaxBytes = -1, 1<<20
+	rt.Partitions = append(rt.Partitions, rp)
+	req.Topics = append(req.Topics, rt)
+	p := b.dial(t).ask(req).(*kmsg.FetchResponse).Topics[0].Partitions[0]
+	if p.ErrorCode != 0 || p.PreferredReadReplica != -1 || len(p.RecordBatches) == 0 {
+		t.Errorf("%v, %d bytes, sent to replica %d", kerr.ErrorForCode(p.ErrorCode), len(p.RecordBatches), p.PreferredReadReplica)
+	}
+}
