@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/record"
@@ -38,6 +39,15 @@ type cleanPass struct {
 	sizes   sizeIndex // of what is left below end
 	before  int64     // bytes below end until now
 	removed int64     // records
+	took    time.Duration
+}
+
+// over is the pass with one before it over the same records that was not settled: the bytes before are
+// those before both.
+func (c *cleanPass) over(unsettled *cleanPass) {
+	c.removed += unsettled.removed
+	c.before += unsettled.before - unsettled.sizes.total
+	c.took += unsettled.took
 }
 
 // abortSpan is where an aborted transaction of a producer lies.

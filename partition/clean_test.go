@@ -13,11 +13,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/google/uuid"
 
-	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/record"
 	"github.com/tabletopic/tabletopic/streamstore"
 )
@@ -333,51 +333,87 @@ func TestCleaningCountsOnceItIsSettled(t *testing.T) {
 // for it together.
 func TestPassesOfATurnAreSettledTogether(t *testing.T) {
 	c := newCleanCluster(t)
-	var slow atomic.Bool
-	gate := make(chan struct{})
-	c.wal.Settled = func(ctx context.Context) error {
-		if !slow.Load() {
-			return nil
-		}
-		select {
-		case <-gate:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
 	const n = 5
+	var all []*Partition
+	var turn atomic.Bool
+	var cleaner context.Context // others wait, too
+	var passes []int            // at each time that the turn waits
+	c.wal.Settled = func(ctx context.Context) error {
+		if !turn.Load() || ctx != cleaner {
+			return nil
+		}
+		made := 0
+		for _, p := range all {
+			if p.turn.pass.end == 2 {
+				made++
+			}
+		}
+		passes = append(passes, made)
+		return nil
+	}
 	on := c.start()
 	on.create(t, "t", n, compacted())
-	var all []*Partition
 	for i := range int32(n) {
 		p := on.partition(t, "t", i)
 		mustAppend(t, p, produced{records: keyed("a", "1", "a", "2")})
 		uploaded(t, p)
 		all = append(all, p)
 	}
-	slow.Store(true)
-	turn := make(chan struct{})
-	go func() { on.cleanTurn(); close(turn) }()
-	removed := func() float64 {
-		var m dto.Metric
-		if err := on.metrics.cleanRemoved.Write(&m); err != nil {
-			t.Error(err)
-		}
-		return m.Counter.GetValue()
+	cleaner = on.ctx
+	turn.Store(true)
+	on.cleanTurn()
+	turn.Store(false)
+	if !slices.Equal(passes, []int{n}) {
+		t.Errorf("waited after %v passes, want once, after %d", passes, n)
 	}
-	for deadline := time.Now().Add(invariant.Patience(time.Minute)); removed() < n; <-time.After(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%v of %d partitions were cleaned before the first was settled", removed(), n)
-		}
-	}
-	close(gate)
-	<-turn
 	for _, p := range all {
 		if p.state.cleaned != 2 {
 			t.Errorf("%s is cleaned up to %d", p, p.state.cleaned)
 		}
 		wantLog(t, p, "1:a=2")
+	}
+}
+
+// A pass that cannot be settled is made again, and counted once: what both removed, and the bytes that were
+// there before the first.
+func TestPassThatIsMadeAgainIsCountedOnce(t *testing.T) {
+	c := newCleanCluster(t)
+	var fails atomic.Bool
+	c.wal.Settled = func(context.Context) error {
+		if fails.Load() {
+			return errors.New("metadata is away")
+		}
+		return nil
+	}
+	on := c.start()
+	on.create(t, "t", 1, compacted())
+	p := on.partition(t, "t", 0)
+	mustAppend(t, p, produced{records: keyed("a", "1", "a", "2")})
+	uploaded(t, p)
+	counted := func(m prometheus.Metric) float64 {
+		t.Helper()
+		var v dto.Metric
+		if err := m.Write(&v); err != nil {
+			t.Fatal(err)
+		}
+		return v.Counter.GetValue() + float64(v.Histogram.GetSampleCount())
+	}
+	before, after := on.metrics.cleanBytes.WithLabelValues("before"), on.metrics.cleanBytes.WithLabelValues("after")
+	fails.Store(true)
+	on.cleanTurn()
+	if n := counted(on.metrics.cleanSeconds); n != 0 {
+		t.Errorf("%v passes are counted, and none was settled", n)
+	}
+	whole := p.turn.unsettled.before
+	fails.Store(false)
+	p.turn.at = time.Time{}
+	on.cleanTurn()
+	wantLog(t, p, "1:a=2")
+	if n, removed := counted(on.metrics.cleanSeconds), counted(on.metrics.cleanRemoved); n != 1 || removed != 1 {
+		t.Errorf("%v passes are counted, which removed %v records, want one of each", n, removed)
+	}
+	if was, is := counted(before), counted(after); was != float64(whole) || is >= was {
+		t.Errorf("%v bytes before and %v after, want %d before and less after", was, is, whole)
 	}
 }
 

@@ -34,6 +34,8 @@ type cleanerTurn struct {
 	wait   time.Duration
 	failed bool
 	pass   cleanPass // that is to be settled
+	// unsettled is what passes came to that could not be settled, and are not counted yet.
+	unsettled cleanPass
 }
 
 // cleanLoop cleans one partition after another, until the set closes.
@@ -86,6 +88,13 @@ func (s *Set) cleanTurn() {
 
 // endTurn notes how a look at a partition ended, and when it is looked at next.
 func (p *Partition) endTurn(now time.Time, outcome cleanOutcome, err error) {
+	if outcome == cleanDone {
+		p.turn.pass.over(&p.turn.unsettled)
+		p.turn.unsettled = p.turn.pass
+		if err == nil {
+			p.set.metrics.cleaned(&p.turn.pass)
+		}
+	}
 	p.turn.failed, p.turn.pass = err != nil, cleanPass{}
 	if err != nil && p.set.ctx.Err() == nil {
 		p.slog.Warn("cleaning stopped, trying again later", "err", err)
@@ -139,7 +148,7 @@ func (p *Partition) clean(ctx context.Context, now time.Time) (cleanOutcome, err
 	if err != nil {
 		return cleanNotYet, streamError(err)
 	}
-	p.set.metrics.cleaned(&pass, time.Since(began))
+	pass.took = time.Since(began)
 	p.slog.Debug("cleaned", "from", from, "to", pass.end, "removed", pass.removed, "bytes", pass.before, "left", pass.sizes.total)
 	p.turn.pass = pass
 	return cleanDone, nil
@@ -344,8 +353,8 @@ func newSetMetrics() *setMetrics {
 	return m
 }
 
-func (m *setMetrics) cleaned(c *cleanPass, took time.Duration) {
-	m.cleanSeconds.Observe(took.Seconds())
+func (m *setMetrics) cleaned(c *cleanPass) {
+	m.cleanSeconds.Observe(c.took.Seconds())
 	m.cleanRemoved.Add(float64(c.removed))
 	m.cleanBytes.WithLabelValues("before").Add(float64(c.before))
 	m.cleanBytes.WithLabelValues("after").Add(float64(c.sizes.total))
