@@ -29,8 +29,8 @@ func plan(cfg Config, t *table.Table, v *parquetio.ValueSchema) (next *iceberg.S
 	if next, err = m.TableSchema(v); err != nil {
 		return nil, false, fmt.Errorf("%w: %w", errUnfit, err)
 	}
-	if len(v.Fields) == 0 {
-		return next, true, nil // partitions and order come with the columns
+	if len(v.Fields) == 0 || cfg.Takes != "" {
+		return next, true, nil // partitions and order come with the columns, and tables of other types may have these
 	}
 	if _, err := specFor(cfg.PartitionBy, next, nil); err != nil {
 		return nil, false, fmt.Errorf("create table: %w", err)

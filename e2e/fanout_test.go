@@ -172,6 +172,9 @@ func TestTypesOfOneTopicInTheirTables(t *testing.T) {
 	log := readLog(t, s, "shop", partitions)
 	events[0].wantRows(t, l, s, log)
 	events[1].wantRows(t, l, s, log)
+	if out, code := s.cli("", "topic", "alter", "shop", "--config", "table.topic.partition.by=absent"); code != 1 || !strings.Contains(out, "absent") {
+		t.Errorf("a column that no table has: exit %d\n%s", code, out)
+	}
 	refunds := events[2].ofLog(t, log)
 	if len(refunds) < 10 {
 		t.Errorf("only %d records of each type were produced", len(refunds))

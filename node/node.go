@@ -316,6 +316,7 @@ func (n *Node) checkTable(topic string, cfg partition.TableConfig) error {
 	}
 	taken := map[string]string{} // names of the topic's tables, and the routes that fill them
 	var ids []table.Identifier
+	var err error
 	routes := partition.Routes(metadata.Topic{Name: topic}, partition.TopicConfig{Table: cfg})
 	for _, r := range routes {
 		id, err := coordinator.Identifier(r.Table.Namespace, r.Table.Name, r.Name)
@@ -359,12 +360,15 @@ func (n *Node) checkTable(topic string, cfg partition.TableConfig) error {
 			}
 		}
 	}
-	for i, r := range routes {
-		if err := n.checkArrangement(r.Table, ids[i]); err != nil {
-			return err
+	if len(routes) == 1 {
+		return n.checkArrangement(cfg, ids[0])
+	}
+	for i, r := range routes[1:] { // one table that can follow is enough: others may lack a column
+		if err = n.checkArrangement(r.Table, ids[i+1]); err == nil {
+			return nil
 		}
 	}
-	return nil
+	return err
 }
 
 // checkArrangement refuses engines, partitions and a sort order that the table, if there is one, cannot

@@ -342,3 +342,26 @@ func TestTablesAgreeOnASchemaThatCameMeanwhile(t *testing.T) {
 		}
 	}
 }
+
+// A table of a type without the column by which the topic's tables have partitions has none, and its rows.
+func TestTypeWithoutThePartitionColumn(t *testing.T) {
+	m := newFanOutMachine(t)
+	m.schemas[typeB] = `{"type":"record","name":"B","namespace":"n","fields":[{"name":"other","type":"long"}]}`
+	l := m.start()
+	defer l.stop()
+	l.createFanOut(1, "table.topic.partition.by", "id")
+	if err := l.append(0, typedEvent(t, typeA, 1), encode(t, typeB, m.schemas[typeB], map[string]any{"other": int64(1)})); err != nil {
+		t.Fatal(err)
+	}
+	l.wantTable("n.A", 1, 0)
+	l.wantTable("n.B", 1, 0)
+	for record, want := range map[string]int{"n.A": 1, "n.B": 0} {
+		tab, err := l.passed(l.route(record))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := tab.Spec(); got.NumFields() != want {
+			t.Errorf("table of %s has %d partition fields, want %d", record, got.NumFields(), want)
+		}
+	}
+}
