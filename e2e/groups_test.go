@@ -5,11 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -27,6 +30,9 @@ type consumed struct {
 	times map[string]int    // guarded by mu
 	by    map[string]int    // guarded by mu; records of each consumer
 	place map[string]string // guarded by mu; value at "partition offset"
+	// refused are commits that were not made because the group was about to rebalance; what they
+	// would have committed comes again.
+	refused []string // guarded by mu
 }
 
 func newConsumed() *consumed {
@@ -56,6 +62,32 @@ func (c *consumed) missing(n int) (count int) {
 	return count
 }
 
+func (c *consumed) refuse(who, why string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refused = append(c.refused, who+": "+why)
+}
+
+// counts are the records of each consumer.
+func (c *consumed) counts() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.by)
+}
+
+// twice are the values that were seen more than once, in order.
+func (c *consumed) twice() (values []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for value, n := range c.times {
+		if n > 1 {
+			values = append(values, value)
+		}
+	}
+	slices.Sort(values)
+	return values
+}
+
 // consumer starts a program of the lab that consumes; leave ends it and waits until it has left.
 func consumer(t testing.TB, seen *consumed, who, name string, args ...string) (leave func()) {
 	t.Helper()
@@ -78,6 +110,8 @@ func consumer(t testing.TB, seen *consumed, who, name string, args ...string) (l
 			switch {
 			case lines.Text() == "left":
 				left = true
+			case strings.HasPrefix(lines.Text(), "# commit refused"):
+				seen.refuse(who, lines.Text())
 			case ok && partition != "#":
 				seen.add(t, who, partition+" "+offset, value)
 			}
@@ -221,6 +255,170 @@ func TestConsumerProtocol(t *testing.T) {
 	if total != int64(sent) {
 		t.Errorf("committed offsets sum up to %d, want %d", total, sent)
 	}
+}
+
+// A group is moved to the consumer protocol and back, one client of three libraries after the other,
+// while records come: in between members of both protocols share the partitions. Nothing is missed,
+// and nothing consumed twice whose commit was confirmed, so no partition has two members and no commit is lost.
+func TestGroupChangesItsProtocol(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	for _, kind := range []struct {
+		name, java string
+		balancer   kgo.GroupBalancer
+	}{
+		{"cooperative-sticky", "org.apache.kafka.clients.consumer.CooperativeStickyAssignor", kgo.CooperativeStickyBalancer()},
+		{"range", "org.apache.kafka.clients.consumer.RangeAssignor", kgo.RangeBalancer()},
+	} {
+		t.Run(kind.name, func(t *testing.T) {
+			t.Parallel()
+			changeProtocol(t, s, kind.name, kind.java, kind.balancer)
+		})
+	}
+}
+
+func changeProtocol(t *testing.T, s *server, name, java string, balancer kgo.GroupBalancer) {
+	topic := "of-" + name
+	const partitions = 6
+	if _, err := s.admin().CreateTopic(context.Background(), partitions, 1, nil, topic); err != nil {
+		t.Fatal(err)
+	}
+	jars, err := os.ReadFile(filepath.Join(lab.Home(), "kafka-clients", "classpath"))
+	if err != nil {
+		t.Fatalf("%v: run make lab", err)
+	}
+	seen := newConsumed()
+	begin := map[string]func(classic bool) (leave func()){
+		"java": func(classic bool) func() {
+			args := []string{"-cp", strings.TrimSpace(string(jars)), "lab/groupconsumer/GroupConsumer.java", s.kafka, name, topic}
+			if classic {
+				args = append(args, java)
+			}
+			return consumer(t, seen, "java", "java", args...)
+		},
+		"python": func(classic bool) func() {
+			args := []string{"lab/groupconsumer/consumer.py", s.kafka, name, topic}
+			if classic {
+				args = append(args, name)
+			}
+			return consumer(t, seen, "python", python(), args...)
+		},
+		"go": func(classic bool) func() {
+			opts := []kgo.Opt{kgo.ConsumerGroup(name), kgo.ConsumeTopics(topic), kgo.Balancers(balancer), kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(),
+				kgo.HeartbeatInterval(500 * time.Millisecond), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart())}
+			if !classic {
+				opts = append(opts, kgo.ServerSideBalancer())
+			}
+			return goConsumer(t, s.client(opts...), seen)
+		},
+	}
+	producing, stop := context.WithCancel(context.Background())
+	var sent atomic.Int64
+	produced := make(chan struct{})
+	go func() {
+		defer close(produced)
+		cl := s.client(kgo.DefaultProduceTopic(topic), kgo.RecordPartitioner(kgo.RoundRobinPartitioner()))
+		for pace := time.NewTicker(5 * time.Millisecond); producing.Err() == nil; <-pace.C {
+			if err := cl.ProduceSync(context.Background(), &kgo.Record{Value: fmt.Append(nil, sent.Load())}).FirstErr(); err != nil {
+				t.Errorf("produce: %v", err)
+				return
+			}
+			sent.Add(1)
+		}
+	}()
+	defer func() { stop(); <-produced }()
+	// shared waits until the group is of a type and everybody has consumed since.
+	shared := func(what, groupType string) {
+		t.Helper()
+		before := seen.counts()
+		eventually(t, 2*time.Minute, what, func() error {
+			groups, err := s.admin().ListGroupsByType(context.Background(), []string{groupType})
+			if err != nil {
+				return err
+			}
+			if g := groups[name]; g.State != "Stable" {
+				now, err := describeConsumerGroup(s, name)
+				return fmt.Errorf("the %s group is %+v; of the consumer protocol: %+v, %v", groupType, g, now, err)
+			}
+			now := seen.counts()
+			for who := range begin {
+				if now[who] < before[who]+20 {
+					return fmt.Errorf("%s has consumed %d records since", who, now[who]-before[who])
+				}
+			}
+			return nil
+		})
+	}
+	clients := []string{"java", "go", "python"}
+	leave := map[string]func(){}
+	for _, who := range clients {
+		leave[who] = begin[who](true)
+	}
+	shared("three classic clients share the partitions", "classic")
+	for _, classic := range []bool{false, true} {
+		for i, who := range clients {
+			leave[who]()
+			leave[who] = begin[who](classic)
+			groupType := "consumer"
+			if classic && i == len(clients)-1 {
+				groupType = "classic"
+			}
+			shared(fmt.Sprintf("%s came back, classic: %v", who, classic), groupType)
+		}
+	}
+	stop()
+	<-produced
+	eventually(t, 3*time.Minute, "all is consumed", func() error {
+		if n := seen.missing(int(sent.Load())); n > 0 {
+			return fmt.Errorf("%d of %d records not consumed", n, sent.Load())
+		}
+		return nil
+	})
+	for _, who := range clients {
+		leave[who]()
+	}
+	if twice := seen.twice(); len(twice) > 0 && len(seen.refused) == 0 {
+		t.Errorf("%d of %d records were consumed twice, although no commit was refused: %v", len(twice), sent.Load(), twice[:min(10, len(twice))])
+	} else {
+		t.Logf("%d of %d records were consumed twice; commits that were refused: %q", len(twice), sent.Load(), seen.refused)
+	}
+	offsets, err := s.admin().FetchOffsets(context.Background(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	total := int64(0)
+	offsets.Each(func(o kadm.OffsetResponse) { total += o.At })
+	if total > sent.Load() || total < sent.Load() && len(seen.refused) == 0 { // what was refused last nobody commits again
+		t.Errorf("committed offsets sum up to %d, want %d", total, sent.Load())
+	}
+}
+
+// goConsumer consumes with franz-go, commits after each poll, and leaves in order.
+func goConsumer(t *testing.T, cl *kgo.Client, seen *consumed) (leave func()) {
+	polling, stop := context.WithCancel(context.Background())
+	polled := make(chan struct{})
+	go func() {
+		defer close(polled)
+		for polling.Err() == nil {
+			cl.PollFetches(polling).EachRecord(func(r *kgo.Record) {
+				seen.add(t, "go", fmt.Sprint(r.Partition, " ", r.Offset), string(r.Value))
+			})
+			if err := cl.CommitUncommittedOffsets(context.Background()); err != nil {
+				seen.refuse("go", err.Error())
+			}
+			cl.AllowRebalance()
+		}
+	}()
+	var once sync.Once
+	leave = func() {
+		once.Do(func() {
+			stop()
+			<-polled
+			cl.Close()
+		})
+	}
+	t.Cleanup(leave)
+	return leave
 }
 
 func describeConsumerGroup(s *server, group string) (g kmsg.ConsumerGroupDescribeResponseGroup, err error) {
