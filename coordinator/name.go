@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/apache/iceberg-go/table"
 
@@ -22,7 +23,11 @@ const maxName = 128
 // that are set by hand are refused unless every catalog takes them. The name of a [partition.Route] stands
 // for that of its topic.
 func Identifier(namespace, name, topic string) (table.Identifier, error) {
-	topic, _ = partition.SplitRoute(topic)
+	topic, record := partition.SplitRoute(topic)
+	setting := "table.topic.name"
+	if record != "" {
+		setting = "table.topic.fan.out"
+	}
 	if namespace == "" {
 		namespace = "default"
 	}
@@ -41,12 +46,12 @@ func Identifier(namespace, name, topic string) (table.Identifier, error) {
 	}
 	full, err := expand(name, levels, topic)
 	if err != nil {
-		return nil, fmt.Errorf("table.topic.name %q: %w", name, err)
+		return nil, fmt.Errorf("%s %q: %w", setting, name, err)
 	}
 	own := table.Identifier(strings.Split(full, "."))
 	for _, level := range own {
 		if err := checkName(level); err != nil {
-			return nil, fmt.Errorf("table.topic.name %q: %w", name, err)
+			return nil, fmt.Errorf("%s %q: %w", setting, name, err)
 		}
 	}
 	if len(own) > 1 {
@@ -149,9 +154,9 @@ func checkName(name string) error {
 	if name == "" || len(name) > maxName {
 		return fmt.Errorf("must have 1 to %d characters", maxName)
 	}
-	for i := range len(name) {
-		if !legal(name[i]) {
-			return fmt.Errorf("character %q: Athena and Hive take lower case letters, digits and underscores only", name[i])
+	for _, r := range name {
+		if r >= utf8.RuneSelf || !legal(byte(r)) {
+			return fmt.Errorf("character %q: Athena and Hive take lower case letters, digits and underscores only", r)
 		}
 	}
 	return nil

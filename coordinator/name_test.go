@@ -54,3 +54,15 @@ func TestLetterTable(t *testing.T) {
 		t.Errorf("%s, %v", got, err)
 	}
 }
+
+// A name that cannot be says which setting has it, and which character it is.
+func TestRefusedNamesSayWhere(t *testing.T) {
+	for topic, want := range map[string]string{
+		"orders":                `table.topic.name "tablé": character 'é'`,
+		"orders:com.shop.Order": `table.topic.fan.out "tablé": character 'é'`,
+	} {
+		if _, err := Identifier("", "tablé", topic); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", topic, err, want)
+		}
+	}
+}

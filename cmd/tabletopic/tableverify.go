@@ -122,7 +122,7 @@ func printReport(w io.Writer, out *output, r *coordinator.Report) error {
 			fmt.Fprintf(w, "partition %d: %d dead letters by %s\n", p.Partition, p.Causes[cause], cause)
 		}
 		if p.LeftOut > 0 {
-			fmt.Fprintf(w, "partition %d: %d records were left out, as table.topic.errors.tolerance and table.topic.tombstone say\n", p.Partition, p.LeftOut)
+			fmt.Fprintf(w, "partition %d: %d records were left out, as table.topic.errors.tolerance and table.topic.tombstone say, or are for other tables of the topic\n", p.Partition, p.LeftOut)
 		}
 		for _, e := range p.Examples {
 			fmt.Fprintf(w, "partition %d: %s\n", p.Partition, e)
