@@ -201,7 +201,7 @@ func (m *consumerModel) pass(d time.Duration) {
 
 // beat is one heartbeat as a client sends it; some answers are lost.
 func (m *consumerModel) beat(c *consumerClient) {
-	for p := range c.holds { // gives up what it must, before it says so
+	for _, p := range sortedPartitions(c.holds) { // gives up what it must, before it says so
 		if _, keep := c.told[p]; !keep && m.r.IntN(3) > 0 {
 			delete(c.holds, p)
 		}
@@ -210,31 +210,43 @@ func (m *consumerModel) beat(c *consumerClient) {
 }
 
 func (m *consumerModel) heartbeat(c *consumerClient, epoch int32) {
+	resp := m.apply(m.state.ConsumerHeartbeat(m.now, 1, c.beat(epoch, "t", "u"), defaultTimeouts, Client{ID: "c", Host: "/h"}, "", m.topics)).(*kmsg.ConsumerGroupHeartbeatResponse)
+	if err := c.hear(epoch, resp, func() bool { return m.r.IntN(10) == 0 }); err != nil {
+		m.t.Fatalf("%s: %v", m.where, err)
+	}
+}
+
+// beat is the next heartbeat of a member.
+func (c *consumerClient) beat(epoch int32, topics ...string) *kmsg.ConsumerGroupHeartbeatRequest {
 	req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
 	req.Version, req.Group, req.MemberID, req.MemberEpoch = 1, "g", c.id, epoch
 	if epoch == epochJoin || c.lost {
-		req.RebalanceTimeoutMillis, req.SubscribedTopicNames = 300_000, []string{"t", "u"}
+		req.RebalanceTimeoutMillis, req.SubscribedTopicNames = 300_000, topics
 	}
 	req.Topics = []kmsg.ConsumerGroupHeartbeatRequestTopic{}
 	for _, tp := range c.holds.topics() {
 		req.Topics = append(req.Topics, kmsg.ConsumerGroupHeartbeatRequestTopic{TopicID: tp.topic, Partitions: tp.partitions})
 	}
-	resp := m.apply(m.state.ConsumerHeartbeat(m.now, 1, req, defaultTimeouts, Client{ID: "c", Host: "/h"}, "", m.topics)).(*kmsg.ConsumerGroupHeartbeatResponse)
+	return req
+}
+
+// hear takes the answer to a heartbeat of an epoch, which may be lost.
+func (c *consumerClient) hear(epoch int32, resp *kmsg.ConsumerGroupHeartbeatResponse, loses func() bool) error {
 	switch {
 	case resp.ErrorCode == kerr.FencedMemberEpoch.Code || resp.ErrorCode == kerr.UnknownMemberID.Code || resp.ErrorCode == kerr.GroupIDNotFound.Code:
 		c.holds, c.told, c.epoch, c.lost = nil, nil, epochJoin, true // gives up all and joins again
-		return
+		return nil
 	case resp.ErrorCode != 0:
-		m.t.Fatalf("%s: %v: %s", m.where, kerr.ErrorForCode(resp.ErrorCode), deref(resp.ErrorMessage))
+		return fmt.Errorf("%w: %s", kerr.ErrorForCode(resp.ErrorCode), deref(resp.ErrorMessage))
 	case epoch < 0:
-		return
-	case m.r.IntN(10) == 0: // the answer is lost
+		return nil
+	case loses():
 		c.lost = true
-		return
+		return nil
 	}
 	c.epoch, c.lost = resp.MemberEpoch, false
 	if resp.Assignment == nil {
-		return
+		return nil
 	}
 	c.told = partitionSet{}
 	for _, t := range resp.Assignment.Topics {
@@ -246,6 +258,7 @@ func (m *consumerModel) heartbeat(c *consumerClient, epoch int32) {
 		c.holds = partitionSet{}
 	}
 	maps.Copy(c.holds, c.told)
+	return nil
 }
 
 func (m *consumerModel) exclusive() {

@@ -360,16 +360,23 @@ func (s *State) remove(g *group, m *member, now time.Time, step *shard.Step) {
 	s.tryCompleteJoin(g, now, step)
 }
 
+// checkInstance refuses a member that is not that of its instance any more.
+func checkInstance(instances map[string]string, instance, member string) *kerr.Error {
+	switch current, known := instances[instance]; {
+	case instance == "":
+		return nil
+	case !known:
+		return kerr.UnknownMemberID
+	case current != member:
+		return kerr.FencedInstanceID
+	}
+	return nil
+}
+
 // check finds the member that a request speaks for.
 func (g *group) check(memberID, instance string, generation int32) (*member, *kerr.Error) {
-	if instance != "" {
-		current, known := g.static[instance]
-		if !known {
-			return nil, kerr.UnknownMemberID
-		}
-		if current != memberID {
-			return nil, kerr.FencedInstanceID
-		}
+	if err := checkInstance(g.static, instance, memberID); err != nil {
+		return nil, err
 	}
 	m := g.members[memberID]
 	if m == nil {

@@ -245,14 +245,8 @@ func (c *consumerGroup) vote() string {
 
 // classic finds the classic member that a request speaks for.
 func (c *consumerGroup) classic(id, instance string, generation int32) (*consumerMember, *kerr.Error) {
-	if instance != "" {
-		current, known := c.instances[instance]
-		if !known {
-			return nil, kerr.UnknownMemberID
-		}
-		if current != id {
-			return nil, kerr.FencedInstanceID
-		}
+	if err := checkInstance(c.instances, instance, id); err != nil {
+		return nil, err
 	}
 	m := c.members[id]
 	switch {

@@ -42,13 +42,10 @@ func TestMixedGroupModel(t *testing.T) {
 
 // A mixedClient is a client of either protocol. A classic one has next: what it does next.
 type mixedClient struct {
+	consumerClient // told and lost are of the consumer protocol
+
 	name     int
 	classic  bool
-	id       string
-	epoch    int32
-	holds    partitionSet                   // consumes from now
-	told     partitionSet                   // may consume; of the consumer protocol
-	lost     bool                           // says all about itself the next time; of the consumer protocol
 	next     string                         // join, joining, sync, syncing, beat
 	leads    []kmsg.JoinGroupResponseMember // not nil: it leads these
 	assigned int                            // how many partitions there were when it assigned them
@@ -225,7 +222,7 @@ func (m *mixedModel) step() {
 
 func (m *mixedModel) start(classic bool) *mixedClient {
 	m.named++
-	c := &mixedClient{name: m.named, classic: classic, lost: true, next: "join", epoch: -1}
+	c := &mixedClient{consumerClient: consumerClient{lost: true, epoch: -1}, name: m.named, classic: classic, next: "join"}
 	m.clients[c.name] = c
 	if !classic {
 		c.id, c.epoch = fmt.Sprintf("m%d", c.name), epochJoin
@@ -449,44 +446,11 @@ func (m *mixedModel) classicHeartbeat(c *mixedClient) {
 }
 
 func (m *mixedModel) heartbeat(c *mixedClient, epoch int32) {
-	req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
-	req.Version, req.Group, req.MemberID, req.MemberEpoch = 1, "g", c.id, epoch
-	if epoch == epochJoin || c.lost {
-		req.RebalanceTimeoutMillis, req.SubscribedTopicNames = 300_000, []string{"t"}
-	}
-	req.Topics = []kmsg.ConsumerGroupHeartbeatRequestTopic{}
-	for _, tp := range c.holds.topics() {
-		req.Topics = append(req.Topics, kmsg.ConsumerGroupHeartbeatRequestTopic{TopicID: tp.topic, Partitions: tp.partitions})
-	}
 	m.apply(m.state.ConsumerHeartbeat(m.now, m.ask(c, func(v any) {
-		resp := v.(*kmsg.ConsumerGroupHeartbeatResponse)
-		switch {
-		case resp.ErrorCode == kerr.FencedMemberEpoch.Code || resp.ErrorCode == kerr.UnknownMemberID.Code || resp.ErrorCode == kerr.GroupIDNotFound.Code:
-			c.holds, c.told, c.epoch, c.lost = nil, nil, epochJoin, true // gives up all and joins again
-			return
-		case resp.ErrorCode != 0:
-			m.t.Fatalf("%s: %v: %s", m.where, kerr.ErrorForCode(resp.ErrorCode), deref(resp.ErrorMessage))
-		case epoch < 0:
-			return
-		case !m.calm && m.r.IntN(20) == 0: // the answer is lost
-			c.lost = true
-			return
+		if err := c.hear(epoch, v.(*kmsg.ConsumerGroupHeartbeatResponse), func() bool { return !m.calm && m.r.IntN(20) == 0 }); err != nil {
+			m.t.Fatalf("%s: %v", m.where, err)
 		}
-		c.epoch, c.lost = resp.MemberEpoch, false
-		if resp.Assignment == nil {
-			return
-		}
-		c.told = partitionSet{}
-		for _, t := range resp.Assignment.Topics {
-			for _, p := range t.Partitions {
-				c.told[partitionID{t.TopicID, p}] = struct{}{}
-			}
-		}
-		if c.holds == nil {
-			c.holds = partitionSet{}
-		}
-		maps.Copy(c.holds, c.told)
-	}), req, defaultTimeouts, Client{ID: "c", Host: "/h"}, "", m.topics))
+	}), c.beat(epoch, "t"), defaultTimeouts, Client{ID: "c", Host: "/h"}, "", m.topics))
 }
 
 // commit commits one offset more of each partition that a client has.
