@@ -30,7 +30,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		unknowns:  counter("commit_unknown_total", "Commits whose outcome had to be read from the table."),
 		failures:  counter("commit_failures_total", "Commits that the catalog refused."),
 		rows:      counter("rows_total", "Rows committed."),
-		dead:      counter("dead_letters_committed_total", "Records that a commit passed and that became no rows: dead letters, and what settings leave out or is for other tables of the topic."),
+		dead:      counter("left_out_total", "Records that a commit passed and that became no rows: dead letters, what settings leave out, and what is for other tables of the topic."),
 		files:     counter("files_total", "Data files committed."),
 		gaps:      counter("gap_offsets_total", "Offsets that the log lost before they reached the table."),
 
