@@ -386,10 +386,12 @@ func TestMemoryIsNotAllocatedPerRecord(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	l.drain(t)
 	runtime.ReadMemStats(&after)
-	if n := float64(after.Mallocs-before.Mallocs) / rows; n > 0.9 {
-		t.Errorf("%.2f allocations a record from the log to the table", n)
-	} else {
-		t.Logf("%.2f allocations a record", n)
+	most := 0.9
+	if underRace {
+		most = 2 // with its own
+	}
+	if n := float64(after.Mallocs-before.Mallocs) / rows; n > most {
+		t.Errorf("%.2f allocations a record from the log to the table, want %v at most", n, most)
 	}
 }
 
