@@ -85,7 +85,7 @@ func handleFetch(ctx context.Context, b *Broker, r *request) (*answer, error) {
 		return r.reply(resp), nil
 	}
 	f := newFetch(b, r, req)
-	r.doneDecoding()
+	r.waits()
 	wait := min(max(time.Duration(req.MaxWaitMillis)*time.Millisecond, 0), maxFetchWait)
 	f.poll(r.conn.ctx, wait)
 	if f.failed {

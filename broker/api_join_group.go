@@ -16,7 +16,7 @@ func handleJoinGroup(ctx context.Context, b *Broker, r *request, req *kmsg.JoinG
 		resp.Generation, resp.MemberID = -1, req.MemberID
 		return resp
 	}
-	r.doneDecoding()
+	r.waits()
 	resp, err := b.groups.Join(ctx, req, r.member())
 	if err != nil {
 		resp = kmsg.NewPtrJoinGroupResponse()

@@ -77,7 +77,7 @@ func handleShareFetch(ctx context.Context, b *Broker, r *request) (*answer, erro
 	final := req.ShareSessionEpoch == finalEpoch
 	f.take(req, final)
 	wait := min(max(time.Duration(req.MaxWaitMillis)*time.Millisecond, 0), maxFetchWait)
-	r.doneDecoding()
+	r.waits()
 	if !final {
 		f.poll(r.conn.ctx, wait)
 	}

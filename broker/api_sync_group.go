@@ -14,7 +14,7 @@ func handleSyncGroup(ctx context.Context, b *Broker, r *request, req *kmsg.SyncG
 		resp.ErrorCode = kerr.GroupAuthorizationFailed.Code
 		return resp
 	}
-	r.doneDecoding()
+	r.waits()
 	resp, err := b.groups.Sync(ctx, req)
 	if err != nil {
 		resp = kmsg.NewPtrSyncGroupResponse()

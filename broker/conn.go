@@ -25,8 +25,10 @@ const (
 	frameStage       = 64 << 10
 	frameStageFactor = 16
 	// A peer that does not send or take this much, or the rest of a message, within
-	// StallTimeout is stalled.
+	// StallTimeout is stalled; of a larger request it must send a part in so many, so that none holds
+	// memory for much longer than that many timeouts.
 	progressBytes = 256 << 10
+	progressParts = 16
 	// Answers below this are not counted in Broker.ansMemory.
 	smallAnswer = 4 << 10
 )
@@ -63,7 +65,11 @@ type frame struct {
 	reserved int64 // of memory
 }
 
-func (f frame) release() { f.memory.Release(f.reserved) }
+// release gives the memory back, the first time.
+func (f *frame) release() {
+	f.memory.Release(f.reserved)
+	f.data, f.reserved = nil, 0
+}
 
 // answer is a place in the order of a connection's answers.
 type answer struct {
@@ -199,7 +205,7 @@ func (c *conn) readFrame() (frame, error) {
 		data := c.b.frames.get(stage, room)
 		copy(data, f.data)
 		c.b.frames.put(f.data)
-		if n, err := c.readFull(data[have:]); err != nil {
+		if n, err := c.readFull(data[have:], max(progressBytes, int(size/progressParts))); err != nil {
 			f.release()
 			return frame{}, fmt.Errorf("request of %d bytes stops after %d: %w", size, have+int64(n), noEOF(err))
 		}
@@ -208,10 +214,10 @@ func (c *conn) readFrame() (frame, error) {
 	return f, nil
 }
 
-// readFull fills p as long as the peer goes on sending.
-func (c *conn) readFull(p []byte) (n int, err error) {
+// readFull fills p as long as the peer goes on sending, progress bytes at a time.
+func (c *conn) readFull(p []byte, progress int) (n int, err error) {
 	for n < len(p) && err == nil {
-		part := p[n:min(len(p), n+progressBytes)]
+		part := p[n:min(len(p), n+progress)]
 		if c.in.Buffered() < len(part) {
 			c.nc.SetReadDeadline(c.readDeadline(c.b.cfg.StallTimeout))
 			if c.b.stopping.Load() { // the deadline above may have come after that of Close
@@ -267,7 +273,7 @@ func (c *conn) handle() {
 	defer close(c.answers)
 	defer close(c.handled)
 	for f := range c.frames {
-		a, err := c.handleFrame(f.data)
+		a, err := c.handleFrame(&f)
 		if err == nil && a.produce != nil {
 			c.b.frames.put(f.data) // its records were copied when they were appended
 		}
@@ -284,21 +290,21 @@ func (c *conn) handle() {
 	}
 }
 
-func (c *conn) handleFrame(data []byte) (*answer, error) {
+func (c *conn) handleFrame(f *frame) (*answer, error) {
 	if c.raw.Load() {
-		return c.rawToken(c.ctx, data)
+		return c.rawToken(c.ctx, f.data)
 	}
-	r, err := parseRequest(c.b.apis, data)
+	r, err := parseRequest(c.b.apis, f.data)
 	if err != nil {
 		return nil, err
 	}
-	r.conn, r.start = c, time.Now()
+	r.conn, r.frame, r.start = c, f, time.Now()
 	if err := c.admit(r); err != nil {
 		return nil, fmt.Errorf("%s v%d: %w", r.api.name(), r.version, err)
 	}
 	a, err := c.dispatch(r)
 	if err == nil {
-		a.req, r.body = r, nil // what waits for its turn does not hold the frame
+		a.req, r.body, r.frame = r, nil, nil // what waits for its turn does not hold the frame
 		err = c.reserveAnswer(a)
 	}
 	if err != nil {

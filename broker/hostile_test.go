@@ -291,27 +291,35 @@ func TestWithheldRequests(t *testing.T) {
 // A peer that sends a byte now and then is cut off as one that sends nothing, for it could
 // hold a request open for ever.
 func TestTricklingRequest(t *testing.T) {
-	b := start(t, Config{StallTimeout: 200 * time.Millisecond})
-	w := b.dial(t)
-	w.Write(binary.BigEndian.AppendUint32(nil, 1<<20))
-	closed := make(chan error, 1)
-	go func() { _, err := w.Read(make([]byte, 1)); closed <- err }()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			w.Write([]byte{0}) // an error shows in closed
-			continue
-		case err := <-closed:
-			if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Errorf("the connection was not closed: %v", err)
+	for name, c := range map[string]struct{ size, part int }{
+		"a byte":                    {1 << 20, 1},
+		"less than it should be of": {64 << 20, 300 << 10}, // 64 MiB in 16 times 200 ms are 2 MiB each 100 ms
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := start(t, Config{StallTimeout: 200 * time.Millisecond})
+			w := b.dial(t)
+			w.Write(binary.BigEndian.AppendUint32(nil, uint32(c.size)))
+			closed := make(chan error, 1)
+			go func() { _, err := w.Read(make([]byte, 1)); closed <- err }()
+			tick := time.NewTicker(100 * time.Millisecond)
+			defer tick.Stop()
+			part := make([]byte, c.part)
+			for {
+				select {
+				case <-tick.C:
+					w.Write(part) // an error shows in closed
+					continue
+				case err := <-closed:
+					if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+						t.Errorf("the connection was not closed: %v", err)
+					}
+				}
+				break
 			}
-		}
-		break
+			eventually(t, "a line in the log", func() bool { return strings.Contains(b.logged.String(), "stops after") })
+			assertIdle(t, b)
+		})
 	}
-	eventually(t, "a line in the log", func() bool { return strings.Contains(b.logged.String(), "stops after") })
-	assertIdle(t, b)
 }
 
 // A fetch of the largest numbers from a partition that is named a thousand times stays within
@@ -565,5 +573,38 @@ func requestsAbout(name string) map[kmsg.Key]func(kmsg.Request) {
 			p := r.(*kmsg.ApiVersionsRequest)
 			p.ClientSoftwareName, p.ClientSoftwareVersion = "x", "1"
 		},
+	}
+}
+
+// Requests that wait for as long as their clients say, for a group or for records, hold none of the
+// memory that others need to be read.
+func TestWaitingRequestsHoldNoRequestMemory(t *testing.T) {
+	const memory = 4 << 20
+	b := start(t, Config{MaxRequestBytes: memory, MaxRequestMemory: memory})
+	topic := b.topic(t, "t", 1)
+	padded := func(req kmsg.Request, key, version int16) []byte {
+		req.SetVersion(version)
+		frame := kmsg.NewRequestFormatter().AppendRequest(nil, req, 1)
+		frame = append(frame, make([]byte, 3<<20)...) // as Kafka does, the broker ignores what is behind the message
+		binary.BigEndian.PutUint32(frame, uint32(len(frame)-4))
+		return frame
+	}
+	join := kmsg.NewPtrJoinGroupRequest()
+	join.Group, join.ProtocolType, join.SessionTimeoutMillis, join.RebalanceTimeoutMillis = "g", "consumer", 10_000, math.MaxInt32
+	join.Protocols = []kmsg.JoinGroupRequestProtocol{{Name: "range"}}
+	join.Version = 3
+	b.dial(t).ask(join) // who comes next waits for this member, which never joins again
+	fetch := fetchRequest(12, topic, 0)
+	fetch.MinBytes, fetch.MaxWaitMillis = math.MaxInt32, math.MaxInt32
+	for name, frame := range map[string][]byte{"JoinGroup": padded(join, 11, 3), "Fetch": padded(fetch, 1, 12)} {
+		b.dial(t).Write(frame)
+		eventually(t, name+" waits without memory", func() bool {
+			if !b.reqMemory.TryAcquire(memory) {
+				return false
+			}
+			b.reqMemory.Release(memory)
+			return true
+		})
+		b.dial(t).ask(produceRequest(9, topic, 0, -1, testBatch(t, 1, 3<<20))) // and one of the same size goes on
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/tabletopic/tabletopic/broker/group"
+	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/security"
 )
 
@@ -24,6 +25,7 @@ type request struct {
 	corr     int32
 	clientID string // "" for none
 	body     []byte
+	frame    *frame // of which body is a part, until it was handled
 	conn     *conn
 	start    time.Time
 	decoding int64         // of Broker.decMemory, until the handler has returned
@@ -126,8 +128,17 @@ func (r *request) decode(ctx context.Context, m kmsg.Request) error {
 	return nil
 }
 
-// doneDecoding gives back the memory for the decoded body. A handler that waits for
-// long calls it before, when it holds nothing of the body any more.
+// waits gives back the memory for the request. A handler that waits for long, as long as a client
+// says, calls it before, when it holds little of the body.
+func (r *request) waits() {
+	r.doneDecoding()
+	if !invariant.Off("waiting-holds-no-frame") {
+		r.body = nil
+		r.frame.release()
+	}
+}
+
+// doneDecoding gives back the memory for the decoded body.
 func (r *request) doneDecoding() {
 	if r.decoding > 0 {
 		r.conn.b.decMemory.Release(r.decoding)

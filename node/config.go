@@ -101,6 +101,11 @@ type Config struct {
 	DefaultPartitions int
 	TopicDefaults     string
 	MaxRequestBytes   int
+	MaxRequestMemory  int64
+	MaxAnswerMemory   int64
+	MaxInFlight       int
+	IdleTimeout       time.Duration // of Kafka connections
+	StallTimeout      time.Duration // of Kafka connections
 	MaxConnections    int
 	// MaxSessionPartitions bounds the partitions in the fetch sessions of all connections.
 	MaxSessionPartitions int
@@ -152,8 +157,10 @@ func (c *Config) Fields() []Field {
 		CleanupInterval: time.Minute, CleanupBytes: 512 << 20, RetentionInterval: 30 * time.Second, CleanerInterval: 15 * time.Second, MetadataSnapshotInterval: 10 * time.Second, CleanerDedupe: 64 << 20, CleanInterval: time.Minute,
 		DeleteGrace: 10 * time.Minute, SweepInterval: 24 * time.Hour, SweepGrace: 6 * time.Hour,
 		TransactionMaxTimeout: 15 * time.Minute, TransactionalIDExpiration: 7 * 24 * time.Hour, ProducerIDExpiration: 24 * time.Hour,
-		AutoCreateTopics: true, DefaultPartitions: 1, MaxRequestBytes: 100 << 20, MaxConnections: 10_000, MaxSessionPartitions: 200_000,
+		AutoCreateTopics: true, DefaultPartitions: 1, MaxRequestBytes: 100 << 20, MaxRequestMemory: 256 << 20, MaxAnswerMemory: 256 << 20, MaxInFlight: 128, IdleTimeout: 10 * time.Minute, StallTimeout: 30 * time.Second,
+		MaxConnections: 10_000, MaxSessionPartitions: 200_000,
 		Groups: group.Config{
+			MaxBytes:        16 << 20,
 			ConsumerSession: 45 * time.Second, ConsumerMinSession: 45 * time.Second, ConsumerMaxSession: time.Minute,
 			ConsumerHeartbeat: 5 * time.Second, ConsumerMinHeartbeat: 5 * time.Second, ConsumerMaxHeartbeat: 15 * time.Second,
 			ShareSession: 45 * time.Second, ShareHeartbeat: 5 * time.Second, ShareMaxSize: 200,
@@ -239,6 +246,12 @@ func (c *Config) Fields() []Field {
 		{"topic-defaults", &c.TopicDefaults, "settings of tables that topics have unless they set them, as 'table.topic.enable=true;table.topic.namespace=lake'; the same on all nodes; not for internal topics and those of dead letters"},
 		{"default-partitions", &c.DefaultPartitions, "partitions of a topic that is created without a number"},
 		{"max-request-bytes", &c.MaxRequestBytes, "largest Kafka request, in bytes"},
+		{"max-request-memory", &c.MaxRequestMemory, "memory for Kafka requests that are being read or handled, in bytes; the next ones wait"},
+		{"max-answer-memory", &c.MaxAnswerMemory, "memory for answers that Kafka clients have not taken yet, in bytes; requests wait for it"},
+		{"max-in-flight-requests", &c.MaxInFlight, "most requests of one Kafka connection whose answers are not written yet"},
+		{"connection-idle-timeout", &c.IdleTimeout, "after so long without a request a Kafka connection is closed"},
+		{"connection-stall-timeout", &c.StallTimeout, "after so long without progress in the middle of a request or an answer a Kafka connection is closed; progress is 256 KiB, or a sixteenth of the request if that is more"},
+		{"group-max-bytes", &c.Groups.MaxBytes, "most that the members of a group of the classic protocol say of themselves, and most of one assignment, in bytes"},
 		{"max-connections", &c.MaxConnections, "most Kafka connections at a time"},
 		{"max-session-partitions", &c.MaxSessionPartitions, "most partitions in the fetch sessions of all Kafka connections"},
 		{"group-consumer-session-timeout", &c.Groups.ConsumerSession, "how long a member of the consumer protocol is in its group after its last heartbeat, unless the group says it (Kafka's group.consumer.session.timeout.ms)"},
@@ -374,6 +387,12 @@ func (c *Config) bounds() error {
 		within("table-sweep-grace", c.TableSweepGrace, 10*time.Second, long),
 		within("default-partitions", c.DefaultPartitions, 1, 10_000),
 		within("max-request-bytes", c.MaxRequestBytes, 4<<10, 1<<30),
+		within("max-request-memory", c.MaxRequestMemory, int64(c.MaxRequestBytes), large),
+		within("max-answer-memory", c.MaxAnswerMemory, 1<<20, large),
+		within("max-in-flight-requests", c.MaxInFlight, 1, 10_000),
+		within("connection-idle-timeout", c.IdleTimeout, time.Second, long),
+		within("connection-stall-timeout", c.StallTimeout, time.Second, long),
+		within("group-max-bytes", c.Groups.MaxBytes, 64<<10, 60<<20),
 		within("max-connections", c.MaxConnections, 1, 1_000_000),
 		within("auth-timeout", c.AuthTimeout, 100*time.Millisecond, long),
 		within("reauth-interval", c.ReauthInterval, 0, long),

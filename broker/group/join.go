@@ -8,6 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/internal/shard"
 )
 
@@ -50,6 +51,9 @@ func (s *State) Join(now time.Time, t shard.Ticket, req *kmsg.JoinGroupRequest, 
 	case id == "" && instance != "":
 		id = newID
 		if old, taken := g.static[instance]; taken {
+			if !s.hasRoom(g, g.members[old], req, client) {
+				return refuse(kerr.GroupMaxSizeReached)
+			}
 			return s.replaceStatic(g, g.members[old], id, now, t, req, resp, client)
 		}
 	case id == "" && req.Version >= 4: // KIP-394: a member first learns its id
@@ -72,7 +76,7 @@ func (s *State) Join(now time.Time, t shard.Ticket, req *kmsg.JoinGroupRequest, 
 	if m == nil && req.MemberID != "" && !waiting {
 		return refuse(kerr.UnknownMemberID)
 	}
-	if m == nil && len(g.members) >= s.cfg.MaxSize {
+	if m == nil && len(g.members) >= s.cfg.MaxSize || !s.hasRoom(g, m, req, client) {
 		return refuse(kerr.GroupMaxSizeReached)
 	}
 	if m != nil && g.phase != preparing && !g.changed(m, req) && (g.phase == completing || m.id != g.leader && g.leader != "") {
@@ -102,6 +106,25 @@ func (s *State) Join(now time.Time, t shard.Ticket, req *kmsg.JoinGroupRequest, 
 	}
 	s.tryCompleteJoin(g, now, &step)
 	return step
+}
+
+// hasRoom tells whether a member, nil for a new one, may say of itself what it says, beside the others.
+func (s *State) hasRoom(g *group, m *member, req *kmsg.JoinGroupRequest, client Client) bool {
+	bytes := saidBytes(client.ID, req.InstanceID, req.Protocols)
+	for _, other := range g.members {
+		if other != m {
+			bytes += saidBytes(other.clientID, &other.instance, other.protocols)
+		}
+	}
+	return bytes <= s.cfg.MaxBytes || invariant.Off("group-metadata-bounded")
+}
+
+func saidBytes(client string, instance *string, protocols []kmsg.JoinGroupRequestProtocol) int {
+	n := len(client) + len(deref(instance))
+	for _, p := range protocols {
+		n += len(p.Name) + len(p.Metadata)
+	}
+	return n
 }
 
 func (s *State) checkJoin(req *kmsg.JoinGroupRequest) *kerr.Error {
@@ -410,6 +433,13 @@ func (s *State) Sync(now time.Time, t shard.Ticket, req *kmsg.SyncGroupRequest, 
 		return refuse(kerr.InconsistentGroupProtocol)
 	case g.phase == preparing:
 		return refuse(kerr.RebalanceInProgress)
+	}
+	assigned := 0
+	for _, a := range req.GroupAssignment {
+		assigned += len(a.MemberAssignment)
+	}
+	if assigned > s.cfg.MaxBytes {
+		return refuse(kerr.InvalidRequest)
 	}
 	m.expires = now.Add(m.session)
 	if g.phase == stable {

@@ -191,7 +191,7 @@ func (s *State) joinConsumer(g *group, now time.Time, t shard.Ticket, req *kmsg.
 	case m != nil:
 	case old != nil:
 		m = s.replaceInstance(g, old, id, &step)
-	case len(c.members) >= s.cfg.MaxSize:
+	case len(c.members) >= s.cfg.MaxSize, saidBytes(client.ID, req.InstanceID, req.Protocols) > s.cfg.MaxBytes:
 		return refuse(kerr.GroupMaxSizeReached)
 	default:
 		s.write(&step, consumerMemberRecord(g.id, id, &subscription{instance: instance, classic: &classicMember{}}))

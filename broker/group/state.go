@@ -24,6 +24,9 @@ type Config struct {
 	MaxSize int
 	// MaxMetadata is the largest metadata of a committed offset, in bytes. 4,096 if zero.
 	MaxMetadata int
+	// MaxBytes is the most that the members of a group of the classic protocol say of themselves, and the most of an
+	// assignment of theirs, in bytes. 16 MiB if zero.
+	MaxBytes int
 	// ConsumerSession is the session timeout of members of the consumer protocol, ConsumerHeartbeat
 	// how often they are told to send heartbeats, in groups that have no settings of their own
 	// (KIP-848). 45 s and 5 s if zero.
@@ -51,6 +54,7 @@ func (c *Config) setDefaults() {
 	c.InitialDelay = cmp.Or(c.InitialDelay, 500*time.Millisecond)
 	c.MaxSize = cmp.Or(c.MaxSize, 10_000)
 	c.MaxMetadata = cmp.Or(c.MaxMetadata, 4096)
+	c.MaxBytes = cmp.Or(c.MaxBytes, 16<<20)
 	c.ConsumerSession = cmp.Or(c.ConsumerSession, 45*time.Second)
 	c.ConsumerHeartbeat = cmp.Or(c.ConsumerHeartbeat, 5*time.Second)
 	c.ConsumerMinSession = cmp.Or(c.ConsumerMinSession, 45*time.Second)

@@ -341,3 +341,49 @@ func FuzzReplay(f *testing.F) {
 		}
 	})
 }
+
+// What the members of a group say of themselves, and what its leader says to them, is bounded in all: a
+// member too much is refused and the others go on, as is an assignment.
+func TestWhatMembersSayIsBounded(t *testing.T) {
+	s := NewState(Config{MaxBytes: 1000})
+	now, topics := time.Unix(1000, 0), NewTopics(1, nil)
+	join := func(id string, bytes int) *kmsg.JoinGroupResponse {
+		t.Helper()
+		req := kmsg.NewPtrJoinGroupRequest()
+		req.Version, req.Group, req.ProtocolType, req.SessionTimeoutMillis, req.RebalanceTimeoutMillis = 3, "g", "consumer", 10_000, 10_000
+		req.Protocols = []kmsg.JoinGroupRequestProtocol{{Name: "range", Metadata: make([]byte, bytes)}}
+		step := s.Join(now, 1, req, Client{ID: "c"}, id, topics)
+		for _, a := range step.Answers {
+			return a.Value.(*kmsg.JoinGroupResponse)
+		}
+		return nil // it waits for the others
+	}
+	if got := join("a", 600); got != nil {
+		t.Fatalf("the first member: %+v", got)
+	}
+	if got := join("b", 600); got == nil || got.ErrorCode != kerr.GroupMaxSizeReached.Code {
+		t.Errorf("beyond the bound: %+v", got)
+	}
+	if got := join("c", 300); got != nil {
+		t.Errorf("within the bound: %+v", got)
+	}
+	now = now.Add(time.Minute)
+	s.Tick(now)
+	sync := func(bytes int) int16 {
+		t.Helper()
+		req := kmsg.NewPtrSyncGroupRequest()
+		req.Version, req.Group, req.MemberID, req.Generation = 3, "g", s.groups["g"].leader, s.groups["g"].generation
+		req.GroupAssignment = []kmsg.SyncGroupRequestGroupAssignment{{MemberID: req.MemberID, MemberAssignment: make([]byte, bytes)}}
+		step := s.Sync(now, 2, req, topics)
+		if len(step.Answers) == 0 {
+			t.Fatal("the leader waits")
+		}
+		return step.Answers[0].Value.(*kmsg.SyncGroupResponse).ErrorCode
+	}
+	if got := kerr.ErrorForCode(sync(1001)); got != kerr.InvalidRequest {
+		t.Errorf("an assignment beyond the bound: %v", got)
+	}
+	if got := kerr.ErrorForCode(sync(900)); got != nil {
+		t.Errorf("an assignment within the bound: %v", got)
+	}
+}
