@@ -46,7 +46,7 @@ race:
 
 # What takes ten times as long with the race detector, and of which make race has less or nothing.
 sim:
-	$(GOTESTSUM) -- -vet off -timeout 20m -run 'TestTableSimulation|TestRestoreAtAnyMoment|TestModel$$|TestFailoverModel|TestConfigChangesNoContent|TestRequestsPer|TestInferenceOfRandomRecords|TestRandomJSONRoundTrip|TestValidationAllocatesNothing|TestAnHourOfSmallCommits|TestCleanedLogModel' ./internal/sim ./metadata ./streamstore ./parquetio ./worker ./partition
+	$(GOTESTSUM) -- -vet off -timeout 20m -run 'TestTableSimulation|TestRestoreAtAnyMoment|TestModel$$|TestFailoverModel|TestConfigChangesNoContent|TestRequestsPer|TestInferenceOfRandomRecords|TestRandomJSONRoundTrip|TestValidationAllocatesNothing|TestAnHourOfSmallCommits|TestCleanedLogModel|TestManyPartitions' ./internal/sim ./metadata ./streamstore ./parquetio ./worker ./partition
 
 fuzz:
 	e2e/lab/fuzz $(FUZZTIME)
@@ -63,6 +63,7 @@ soak:
 	e2e/lab/fuzz 5m all
 	$(GOTESTSUM) -- -race -timeout 6h -run TestSimulation ./internal/sim -sim.seeds 1000-5000
 	$(GOTESTSUM) -- -timeout 6h -run TestTableSimulation ./internal/sim -sim.seeds 1000-5000
+	TABLETOPIC_SOAK=1 $(GOTESTSUM) -- -timeout 2h -count 1 -run TestManyPartitionsOfAWideTable ./worker
 	TABLETOPIC_SOAK=1 $(GOTESTSUM) -- -timeout 12h -count 1 ./e2e/...
 
 bench:

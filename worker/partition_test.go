@@ -234,7 +234,7 @@ func (c *changingCatalog) Commit(ctx context.Context, base *table.Table, change 
 func TestManyPartitionsInOneRound(t *testing.T) {
 	p := newPath(t, 1)
 	p.cfg.PartitionBy = "[id]"
-	p.limit = 2 * time.Minute
+	p.limit = 10 * time.Minute
 	values := int64(5000)
 	if underRace {
 		values = 100
