@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
+	_ "time/tzdata" // the zones are there wherever the tests run
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -60,6 +62,8 @@ func TestTypeMapping(t *testing.T) {
 		{`"type":` + fixed(1, `,"logicalType":"decimal","precision":3`), "fixed[1]", []byte("x"), "0x78"},
 		{`"type":` + fixed(2, `,"logicalType":"decimal","precision":4,"scale":2`), "decimal(4, 2)", []byte{0xff, 0xfe}, "-0.02"},
 		{`"type":"bytes","logicalType":"decimal","precision":38,"scale":0`, "decimal(38, 0)", text("\x7f"), "127"},
+		{`"type":"bytes","logicalType":"decimal","precision":38,"scale":0`, "decimal(38, 0)", text("\x4b\x3b\x4c\xa8\x5a\x86\xc4\x7a\x09\x8a\x22\x3f\xff\xff\xff\xff"), strings.Repeat("9", 38)},
+		{`"type":"bytes","logicalType":"decimal","precision":38,"scale":0`, "decimal(38, 0)", text("\xb4\xc4\xb3\x57\xa5\x79\x3b\x85\xf6\x75\xdd\xc0\x00\x00\x00\x01"), "-" + strings.Repeat("9", 38)},
 		{`"type":{"type":"int","connect.name":"io.debezium.time.Date"}`, "date", long(1), int64(1)},
 		{`"type":{"type":"int","connect.name":"io.debezium.time.Time"}`, "time", long(1), int64(1000)},
 		{`"type":{"type":"long","connect.name":"io.debezium.time.MicroTime"}`, "time", long(1), int64(1)},
@@ -110,16 +114,25 @@ func TestTypeMapping(t *testing.T) {
 	}
 }
 
-// Timestamps do not depend on the time zone of the process.
+// Dates, times and timestamps of every format do not depend on the time zone of the process.
 func TestTimestampsInEveryTimeZone(t *testing.T) {
 	if os.Getenv("PARQUETIO_ZONE") != "" {
-		t.Skip("already in another zone")
+		if _, offset := time.Now().Zone(); offset == 0 {
+			t.Fatalf("the process is not in the zone %s", os.Getenv("TZ"))
+		}
+		return
 	}
 	for _, zone := range []string{"Asia/Shanghai", "America/New_York"} {
-		cmd := exec.Command(os.Args[0], "-test.run", "^TestTypeMapping$")
+		cmd := exec.Command(os.Args[0], "-test.v", "-test.run", "^(Test.*TypeMapping|TestTimestampsInEveryTimeZone)$/./(?i)(date|time)")
 		cmd.Env = append(os.Environ(), "TZ="+zone, "PARQUETIO_ZONE=1")
-		if out, err := cmd.CombinedOutput(); err != nil {
+		out, err := cmd.CombinedOutput()
+		if err != nil {
 			t.Errorf("%s: %v\n%s", zone, err, out)
+		}
+		for _, test := range []string{"TestTimestampsInEveryTimeZone ", "TestDocumentedTypeMapping/Avro/", "TestDocumentedTypeMapping/Protobuf/", "TestDocumentedTypeMapping/JSON_Schema/"} {
+			if !strings.Contains(string(out), "--- PASS: "+test) {
+				t.Errorf("%s: no %s passed", zone, test)
+			}
 		}
 	}
 }
