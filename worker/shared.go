@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tabletopic/tabletopic/coordinator/control"
+	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/record"
 )
 
@@ -20,6 +21,9 @@ type Shared struct {
 	readers  sync.Pool // *record.Reader
 	metrics  *Metrics
 	verdicts *verdicts
+
+	mu      sync.Mutex
+	workers map[*Worker]bool // guarded by mu; that run
 
 	// Grace of the workers' [Config]; set before they are opened.
 	Grace time.Duration
@@ -41,6 +45,37 @@ func NewShared(cores int, memory int64, m *Metrics) *Shared {
 		readers:  sync.Pool{New: func() any { return new(record.Reader) }},
 		metrics:  m,
 		verdicts: newVerdicts(),
+		workers:  map[*Worker]bool{},
+	}
+}
+
+// join makes w one of those that [Shared.press] may choose, until leave.
+func (s *Shared) join(w *Worker) (leave func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.workers[w] = true
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.workers, w)
+	}
+}
+
+// press has the worker with the most memory in open files write one of them before its time, because
+// w got none. That may be w itself; another may wait long for its commit, and need its memory for nothing
+// else.
+func (s *Shared) press(w *Worker) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	largest := w
+	for o := range s.workers {
+		if o.openBytes.Load() > largest.openBytes.Load() && !invariant.Off("worker-gives-memory") {
+			largest = o
+		}
+	}
+	select {
+	case largest.pressed <- struct{}{}:
+	default:
 	}
 }
 
@@ -75,7 +110,7 @@ type budget struct {
 func (b *budget) reserve(n int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.used > 0 && b.used+n > b.limit {
+	if b.used > 0 && b.used+n > b.limit && !invariant.Off("worker-memory") {
 		b.refused = true
 		return false
 	}
@@ -93,6 +128,13 @@ func (b *budget) add(n int64) {
 		close(b.wake)
 		b.wake = make(chan struct{})
 	}
+}
+
+// short reports whether memory was refused, and none was freed since.
+func (b *budget) short() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.refused
 }
 
 // freed is closed when memory was freed after a refusal.

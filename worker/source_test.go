@@ -20,6 +20,7 @@ type memoryLog struct {
 	codec   record.Codec   // of what is appended
 	held    int64          // guarded by mu
 	reads   int            // guarded by mu
+	reading func()         // called before each read, if it is not nil
 	notify  []chan<- struct{}
 }
 
@@ -62,6 +63,9 @@ func (l *memoryLog) trim(start int64) {
 }
 
 func (l *memoryLog) Read(_ context.Context, from int64, maxBytes int) ([]record.Batch, int64, error) {
+	if l.reading != nil {
+		l.reading()
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.reads++

@@ -46,6 +46,7 @@ type path struct {
 	lookup  control.Lookup
 	cfg     coordinator.Config
 	worker  Config
+	shared  *Shared       // of its own if nil
 	limit   time.Duration // of wait; 20 s if zero
 
 	mu      sync.Mutex
@@ -124,7 +125,7 @@ func (p *path) start() {
 		sources[i] = l
 	}
 	p.running = New(Topic{p.topic, p.name}, sources, p.control, control.NewSchemas(p.call, p), p.letters, p.locator,
-		NewShared(0, 0, nil), p.worker, testLog(p.t))
+		cmp.Or(p.shared, NewShared(0, 0, nil)), p.worker, testLog(p.t))
 	wg.Go(func() { _ = p.running.Run(ctx) })
 	c := p.coordinator(p.epoch, p.catalog)
 	p.commits = c

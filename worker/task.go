@@ -144,7 +144,7 @@ func (w *Worker) schedule(ctx context.Context) {
 			chunk /= quietShare
 		}
 		if !w.shared.budget.reserve(taskBytes(chunk)) {
-			w.relieve(ctx)
+			w.shared.press(w)
 			return
 		}
 		w.gen.running += taskBytes(chunk)
@@ -781,7 +781,7 @@ func (w *Worker) sealFull(ctx context.Context) {
 	}
 }
 
-// relieve closes the largest open file when memory is short.
+// relieve closes the largest open file, because memory is short.
 func (w *Worker) relieve(ctx context.Context) {
 	var largest *lane
 	for _, l := range w.gen.lanes {

@@ -157,6 +157,9 @@ type Worker struct {
 
 	known        atomic.Bool  // the coordinator has said where the table is
 	waitingFiles atomic.Int64 // sealed, and not in the table
+
+	openBytes atomic.Int64  // bytes of the memory budget in open files that no task has
+	pressed   chan struct{} // somebody needs memory, and this worker has the most of it
 }
 
 // part is a partition.
@@ -229,6 +232,16 @@ func (g *generation) end(s *Shared) {
 	g.lanes, g.files, g.running = nil, nil, 0
 }
 
+// open returns the memory of open files that no task has.
+func (g *generation) open() (n int64) {
+	for _, l := range g.lanes {
+		if !l.busy && !l.sealing {
+			n += l.reserved
+		}
+	}
+	return n
+}
+
 // entries returns the size of the manifest entries that wait for a commit.
 func (g *generation) entries() (n int64) {
 	for _, f := range g.files {
@@ -266,7 +279,7 @@ func New(topic Topic, sources map[int32]Source, ctl control.Log, schemas Schemas
 		topic: topic, cfg: cfg, id: uuid.New(), control: ctl, schemas: schemas, dead: dead, locator: locator,
 		shared: shared, log: log.With("topic", topic.Name), metrics: shared.metrics.topic(topic.Name),
 		parts: map[int32]*part{}, asked: map[control.Writer]time.Time{},
-		out: make(chan control.Event, 64),
+		out: make(chan control.Event, 64), pressed: make(chan struct{}, 1),
 	}
 	for i, s := range sources {
 		p := &part{index: i, source: s}
@@ -311,6 +324,7 @@ func (w *Worker) run(ctx context.Context) error {
 	}
 	w.begin(ctx, nil, nil)
 	defer func() { w.gen.end(w.shared) }()
+	defer w.shared.join(w)()
 	w.send(ctx, control.Hello{Worker: w.id, Partitions: w.indexes()})
 
 	tick := time.NewTicker(w.cfg.Retry)
@@ -322,6 +336,7 @@ func (w *Worker) run(ctx context.Context) error {
 		w.settle(ctx)
 		w.tell(ctx)
 		w.answer(ctx)
+		w.openBytes.Store(w.gen.open())
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -332,6 +347,10 @@ func (w *Worker) run(ctx context.Context) error {
 			w.note()
 		case <-moved:
 		case <-w.shared.budget.freed():
+		case <-w.pressed:
+			if w.shared.budget.short() {
+				w.relieve(ctx)
+			}
 		case <-tick.C:
 			w.rejournal()
 		case <-refresh.C:
