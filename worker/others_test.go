@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -15,6 +16,7 @@ import (
 	"github.com/apache/iceberg-go"
 
 	"github.com/tabletopic/tabletopic/catalog"
+	"github.com/tabletopic/tabletopic/coordinator"
 )
 
 // Rows that other writers add name no offset, in a null or by leaving the column out: they
@@ -73,19 +75,35 @@ func (p *path) foreignColumn(name string) {
 	}
 }
 
-// Records of several schemas that are committed together are there once, wherever the
-// process dies: a commit is one whatever the number of schemas in it.
+// Records of three schemas, one after the other, that are committed together are in one snapshot, and there
+// once, also if the process dies when the catalog was called: a commit is one whatever the number of
+// schemas in it.
 func TestSchemasOfOneRoundAreOneCommit(t *testing.T) {
-	for _, f := range []fault{faultApplied, faultLost} {
+	const third = `{"type":"record","name":"Event","fields":[{"name":"id","type":"long"},{"name":"other","type":["null","long"],"default":null}]}`
+	for _, f := range []fault{faultNone, faultApplied, faultLost} {
 		p := newPath(t, 2)
-		p.schemas[2] = wideSchema
-		for _, l := range p.logs {
-			for range 3 {
-				l.append(t, event(t, 1))
-				l.append(t, encode(t, 2, wideSchema, map[string]any{"id": int64(5), "extra": "x", "name": nil}))
+		p.schemas[2], p.schemas[3] = wideSchema, third
+		interleave := func(times int) {
+			for _, l := range p.logs {
+				for range times {
+					l.append(t, event(t, 1))
+					l.append(t, encode(t, 2, wideSchema, map[string]any{"id": int64(5), "extra": "x", "name": nil}))
+					l.append(t, encode(t, 3, third, map[string]any{"id": int64(6), "other": int64(7)}))
+				}
 			}
 		}
+		interleave(1) // the table has all columns
+		p.start()
+		p.committed()
+		p.crash()
+		before, err := p.load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.cfg.Lag = time.Hour // what is there is one backlog, and one round
+		interleave(3)
 		reached := make(chan struct{}, 1)
+		p.catalog.mu.Lock()
 		p.catalog.fault = func(int) fault {
 			select {
 			case reached <- struct{}{}:
@@ -93,15 +111,29 @@ func TestSchemasOfOneRoundAreOneCommit(t *testing.T) {
 			}
 			return f
 		}
-		p.start()
-		<-reached
-		p.crash()
-		p.catalog.mu.Lock()
-		p.catalog.fault = nil
 		p.catalog.mu.Unlock()
 		p.start()
-		p.committed()
-		p.exact(12, 0)
+		<-reached
+		if f != faultNone {
+			p.crash()
+			p.catalog.mu.Lock()
+			p.catalog.fault = nil
+			p.catalog.mu.Unlock()
+			p.start()
+		}
+		after := p.committed()
+		p.exact(24, 0)
+		if got := len(after.Metadata().Snapshots()) - len(before.Metadata().Snapshots()); got != 1 {
+			t.Errorf("fault %d: %d snapshots of one round of three schemas, want 1", f, got)
+		}
+		sum, ok, err := coordinator.ReadSummary(after.CurrentSnapshot().Summary.Properties)
+		var rows int64
+		for _, r := range sum.Ranges {
+			rows += r.Rows
+		}
+		if err != nil || !ok || rows != 18 {
+			t.Errorf("fault %d: the snapshot has %d rows, want 18: %+v, %v", f, rows, sum, err)
+		}
 		p.crash()
 	}
 }
