@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/tabletopic/tabletopic/coordinator/control"
@@ -54,10 +55,14 @@ func TestBacklogIsCommittedWhenItIsRead(t *testing.T) {
 }
 
 // rowsRead is how many rows the worker has made.
-func (p *path) rowsRead() int {
+func (p *path) rowsRead() int { return counted(p.t, p.running.metrics.rows) }
+
+// counted is what a counter says.
+func counted(t *testing.T, c prometheus.Counter) int {
+	t.Helper()
 	var m dto.Metric
-	if err := p.running.metrics.rows.Write(&m); err != nil {
-		p.t.Fatal(err)
+	if err := c.Write(&m); err != nil {
+		t.Fatal(err)
 	}
 	return int(m.GetCounter().GetValue())
 }

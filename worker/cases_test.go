@@ -296,3 +296,66 @@ func (p *path) compact() {
 		p.t.Fatalf("snapshot %v, error %v; want fewer than %d files", tab.CurrentSnapshot(), err, len(tasks))
 	}
 }
+
+// Another process that compacts the table all the time, each time when our commit is on its way, delays
+// our commits: no data file of ours is written again, and all rows stay.
+func TestForeignCompactionsDoNotStopOurs(t *testing.T) {
+	p := newPath(t, 2)
+	replaced := 0
+	p.catalog.fault = func(n int) fault {
+		if tab, err := p.load(); n%3 == 2 || err != nil || tab.CurrentSnapshot() == nil {
+			return faultNone
+		}
+		if err := p.rewrite(); err != nil {
+			t.Error(err)
+			return faultNone
+		}
+		replaced++
+		return faultNone
+	}
+	p.start()
+	for range 6 {
+		p.produce(20)
+		p.committed()
+	}
+	written := counted(t, p.running.metrics.files)
+	p.crash()
+	p.exact(240, 0)
+	tab, err := p.load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, added := 0, 0
+	for _, s := range tab.Metadata().Snapshots() {
+		switch s.Summary.Operation {
+		case table.OpReplace:
+			theirs++
+		default:
+			added += s.Summary.Properties.GetInt("added-data-files", 0)
+		}
+	}
+	if theirs < 5 || theirs != replaced {
+		t.Errorf("%d snapshots of the other process, which made %d; want at least 5", theirs, replaced)
+	}
+	if written != added {
+		t.Errorf("%d data files were written for %d in our snapshots", written, added)
+	}
+}
+
+// rewrite replaces all data files by one, or one by another, as engines do; it may run beside a commit.
+func (p *path) rewrite() error {
+	tab, err := p.load()
+	if err != nil {
+		return err
+	}
+	tasks, err := tab.Scan().PlanFiles(context.Background())
+	if err != nil {
+		return err
+	}
+	tx := table.New(tab.Identifier(), tab.Metadata(), tab.MetadataLocation(), catalog.FS(p.locator), engine{p.catalog.Catalog.(*catalogsql.Catalog)}).NewTransaction()
+	if _, err := tx.RewriteDataFiles(context.Background(), []table.CompactionTaskGroup{{Tasks: tasks}}, table.RewriteDataFilesOptions{}); err != nil {
+		return err
+	}
+	_, err = tx.Commit(context.Background())
+	return err
+}
