@@ -18,6 +18,7 @@ import (
 	"github.com/tabletopic/tabletopic/coordinator"
 	"github.com/tabletopic/tabletopic/coordinator/control"
 	"github.com/tabletopic/tabletopic/internal/clickstream"
+	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/objectstore"
 	"github.com/tabletopic/tabletopic/partition"
@@ -33,6 +34,7 @@ type machine struct {
 	catalog catalog.Catalog
 	locator *objectstore.Locator
 	schemas map[int32]string
+	memory  int64 // of its workers; the default if zero
 }
 
 func newMachine(t testing.TB) *machine {
@@ -62,6 +64,7 @@ type life struct {
 	store        *streamstore.Store
 	set          *partition.Set
 	ctl          *control.Topic
+	shared       *Shared
 	workers      *Manager
 	coordinators *coordinator.Manager
 	schemas      *control.Schemas
@@ -92,7 +95,8 @@ func (m *machine) start() *life {
 	l.schemas = schemas
 	locators := func(string) catalog.Locator { return locator }
 	l.coordinators = coordinator.Open(l.set, l.ctl, func(string) (catalog.Catalog, error) { return m.catalog, nil }, schemas, locators, coordinator.SweepConfig{}, nil, nil, log)
-	l.workers = Open(l.set, l.ctl, schemas, locators, NewShared(0, 0, nil), log)
+	l.shared = NewShared(0, m.memory, nil)
+	l.workers = Open(l.set, l.ctl, schemas, locators, l.shared, log)
 	return l
 }
 
@@ -233,6 +237,55 @@ func TestNodeCrashesLoseAndDoubleNothing(t *testing.T) {
 		t.Errorf("dead letter partition has %d records, want 32", n)
 	}
 	l.stop()
+}
+
+// A table whose catalog is away, and whose worker has all the memory that there is in files that wait for it,
+// presses back no append: the log takes all, and the table has it when the catalog is back.
+func TestCatalogAwayPressesNoAppendBack(t *testing.T) {
+	m := newMachine(t)
+	away := &faultyCatalog{Catalog: m.catalog}
+	m.catalog, m.memory = away, 1 // one task at a time, and none while a file waits
+	l := m.start()
+	defer l.stop()
+	topic, err := l.set.CreateTopic(t.Context(), metadata.NewTopic{Name: "events", Partitions: 2,
+		Config: map[string]string{"table.topic.enable": "true", "table.topic.target.lag.ms": "20"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	append := func() {
+		t.Helper()
+		for i := range int32(2) {
+			if err := l.append(i, event(t, 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	append()
+	l.caughtUp()
+	away.away.Store(true)
+	ctx, cancel := context.WithTimeout(t.Context(), invariant.Patience(2*time.Minute))
+	defer cancel()
+	worker := l.workers.Worker(topic.ID)
+	for appended := 0; !l.shared.budget.short() || worker.Files() == 0 || away.refused.Load() == 0; appended++ {
+		append()
+		if sleep(ctx, time.Millisecond) != nil {
+			t.Fatalf("after %d records %d files wait, and %d bytes of memory are held", 2*appended, worker.Files(), l.shared.budget.holds())
+		}
+	}
+	for range 100 {
+		append()
+	}
+	var unread int64
+	for _, lag := range worker.Lag(time.Now()) {
+		unread += lag.Unwritten
+	}
+	if unread < 200 {
+		t.Errorf("%d records are in no file: the memory was not full while they came", unread)
+	}
+	away.away.Store(false)
+	if r := l.verify(l.caughtUp()); !r.OK {
+		t.Errorf("report %+v", r)
+	}
 }
 
 // The table is switched on for a topic that has records, and off and on again.
