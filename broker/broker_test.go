@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -572,29 +573,63 @@ func TestAdministration(t *testing.T) {
 	}
 }
 
-// Internal topics can be read, and changed only from inside.
+// Internal topics, of groups, of the control of tables and others, can be read, and changed only from inside:
+// whoever deletes one, cuts its records off or gives it partitions hears why not, and it stays as it is.
 func TestInternalTopics(t *testing.T) {
 	b := start(t, Config{})
-	if _, err := b.set.CreateTopic(t.Context(), metadata.NewTopic{Name: "__internal", Partitions: 1, Internal: true}); err != nil {
-		t.Fatal(err)
-	}
 	adm := kadm.NewClient(b.client(t))
 	ctx := t.Context()
-	del, err := adm.DeleteTopics(ctx, "__internal")
-	if err != nil || !errors.Is(del["__internal"].Err, kerr.InvalidTopicException) {
-		t.Errorf("delete: %v, %v", del, err)
-	}
-	parts, err := adm.UpdatePartitions(ctx, 3, "__internal")
-	if err != nil || !errors.Is(parts["__internal"].Err, kerr.InvalidTopicException) {
-		t.Errorf("add partitions: %v, %v", parts, err)
-	}
-	alter, err := adm.AlterTopicConfigs(ctx, []kadm.AlterConfig{{Name: "retention.ms", Value: kadm.StringPtr("1")}}, "__internal")
-	if err != nil || !errors.Is(alter[0].Err, kerr.InvalidTopicException) {
-		t.Errorf("alter: %v, %v", alter, err)
-	}
-	cut, err := adm.DeleteRecords(ctx, kadm.Offsets{"__internal": {0: {Topic: "__internal", Partition: 0, At: 0}}})
-	if err != nil || !errors.Is(cut["__internal"][0].Err, kerr.InvalidTopicException) {
-		t.Errorf("delete records: %v, %v", cut, err)
+	for _, name := range []string{group.Topic, "__tabletopic_control", "__internal"} {
+		topic, err := b.set.EnsureInternal(ctx, metadata.NewTopic{Name: name, Partitions: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := b.set.Partition(name, 0)
+		if err == nil {
+			_, err = p.AppendRecords(ctx, []record.Record{{Value: []byte("kept")}})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := p.Offsets()
+		refused := func(what string, err error, message string) {
+			t.Helper()
+			if !errors.Is(err, kerr.InvalidTopicException) || !strings.Contains(message, name) || !strings.Contains(message, "is internal: clients cannot change it") {
+				t.Errorf("%s of %s: %v, %q", what, name, err, message)
+			}
+		}
+		del, err := adm.DeleteTopics(ctx, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused("delete", del[name].Err, del[name].ErrMessage)
+		byID := kmsg.NewPtrDeleteTopicsRequest()
+		byID.Version = 6
+		byID.Topics = []kmsg.DeleteTopicsRequestTopic{{TopicID: topic.ID}}
+		answer := b.dial(t).ask(byID).(*kmsg.DeleteTopicsResponse).Topics[0]
+		if answer.ErrorMessage == nil {
+			answer.ErrorMessage = new(string)
+		}
+		refused("delete by id", kerr.ErrorForCode(answer.ErrorCode), *answer.ErrorMessage)
+		parts, err := adm.UpdatePartitions(ctx, 50, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused("add partitions", parts[name].Err, parts[name].ErrMessage)
+		alter, err := adm.AlterTopicConfigs(ctx, []kadm.AlterConfig{{Name: "retention.ms", Value: kadm.StringPtr("1")}}, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused("alter", alter[0].Err, alter[0].ErrMessage)
+		for _, at := range []int64{1, -1} { // the answer has a code alone
+			cut, err := adm.DeleteRecords(ctx, kadm.Offsets{name: {0: {Topic: name, Partition: 0, At: at}}})
+			if err != nil || !errors.Is(cut[name][0].Err, kerr.InvalidTopicException) {
+				t.Errorf("delete records of %s up to %d: %v, %v", name, at, cut, err)
+			}
+		}
+		if now, ok := b.set.Topic(name); !ok || now.ID != topic.ID || len(now.Partitions) != len(topic.Partitions) || p.Offsets() != before {
+			t.Errorf("%s changed: %+v, offsets %+v, before %+v and %+v", name, now, p.Offsets(), topic, before)
+		}
 	}
 }
 
