@@ -57,10 +57,8 @@ func (s *State) Join(now time.Time, t shard.Ticket, req *kmsg.JoinGroupRequest, 
 			return s.replaceStatic(g, g.members[old], id, now, t, req, resp, client)
 		}
 	case id == "" && req.Version >= 4: // KIP-394: a member first learns its id
-		g.invited[newID] = now.Add(millis(req.SessionTimeoutMillis))
-		s.wakeBy(g.invited[newID])
 		resp.MemberID = newID
-		return refuse(kerr.MemberIDRequired)
+		return refuse(s.invite(g, newID, now.Add(millis(req.SessionTimeoutMillis))))
 	case id == "":
 		id = newID
 	case instance != "":
@@ -106,6 +104,13 @@ func (s *State) Join(now time.Time, t shard.Ticket, req *kmsg.JoinGroupRequest, 
 	}
 	s.tryCompleteJoin(g, now, &step)
 	return step
+}
+
+// invite waits for a member to join with its id, which it learns by the error.
+func (s *State) invite(g *group, id string, until time.Time) *kerr.Error {
+	g.invited[id] = until
+	s.wakeBy(until)
+	return kerr.MemberIDRequired
 }
 
 // hasRoom tells whether a member, nil for a new one, may say of itself what it says, beside the others.

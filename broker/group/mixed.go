@@ -174,10 +174,8 @@ func (s *State) joinConsumer(g *group, now time.Time, t shard.Ticket, req *kmsg.
 	case id == "" && instance != "":
 		id = newID
 	case id == "" && req.Version >= 4: // KIP-394: a member first learns its id
-		g.invited[newID] = now.Add(millis(req.SessionTimeoutMillis))
-		s.wakeBy(g.invited[newID])
 		resp.MemberID = newID
-		return refuse(kerr.MemberIDRequired)
+		return refuse(s.invite(g, newID, now.Add(millis(req.SessionTimeoutMillis))))
 	case id == "":
 		id = newID
 	case instance != "" && old == nil, m == nil && !invited, m != nil && m.classic == nil:
