@@ -128,6 +128,11 @@ func parseCheckpoint(s *state, src []byte) error {
 		r.producer(s, version)
 	}
 	slices.SortFunc(s.open, func(a, b openTransaction) int { return cmp.Compare(a.first, b.first) })
+	for i := range max(len(s.open)-1, 0) {
+		if s.open[i].first == s.open[i+1].first { // an offset is one producer's
+			r.failed = true
+		}
+	}
 	for range r.count(18) {
 		var source letterSource
 		copy(source.topic[:], r.bytes(16))
