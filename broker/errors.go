@@ -8,6 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/tabletopic/tabletopic/internal/shards"
+	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/partition"
 )
 
@@ -34,6 +35,8 @@ func codeOf(err error) int16 {
 		return 0
 	case errors.As(err, &ke):
 		return ke.Code
+	case errors.Is(err, metadata.ErrInvalidText):
+		return kerr.InvalidRequest.Code
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return kerr.RequestTimedOut.Code
 	}

@@ -52,4 +52,6 @@ var (
 	ErrTopicExists    = errors.New("topic already exists")
 	ErrTopicNotExist  = errors.New("topic does not exist")
 	ErrSchemaNotExist = errors.New("schema does not exist")
+	// ErrInvalidText says that a name or a value is not UTF-8, or holds a zero byte.
+	ErrInvalidText = errors.New("text that is not UTF-8, or holds a zero byte")
 )

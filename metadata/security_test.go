@@ -121,3 +121,30 @@ func TestGroupConfigs(t *testing.T) {
 		}
 	})
 }
+
+// Text that PostgreSQL cannot hold is refused by both databases, whichever way it comes: what is in one can be
+// restored into the other.
+func TestTextThatADatabaseCannotHoldIsRefused(t *testing.T) {
+	eachEngine(t, func(t *testing.T, d database) {
+		s := openStore(t, d, nil)
+		for _, text := range []string{"a\x00b", "a\xffb", "\xed\xa0\x80"} {
+			acl, credential := testACL, testCredential
+			acl.Principal, credential.User = "User:"+text, text
+			for what, err := range map[string]error{
+				"ACL":             s.CreateACLs(t.Context(), []ACL{acl}),
+				"credential":      s.AlterCredentials(t.Context(), []ScramCredential{credential}, nil),
+				"quota":           s.AlterQuotas(t.Context(), []ClientQuota{{Entity: text, Name: "x", Value: 1}}, nil),
+				"group":           s.AlterGroupConfig(t.Context(), text, map[string]string{"k": "v"}, nil),
+				"value":           s.AlterGroupConfig(t.Context(), "g", map[string]string{"k": text}, nil),
+				"of what is gone": s.AlterGroupConfig(t.Context(), text, nil, []string{"k"}),
+			} {
+				if !errors.Is(err, ErrInvalidText) {
+					t.Errorf("%s %q: %v, want %v", what, text, err, ErrInvalidText)
+				}
+			}
+		}
+		if err := s.AlterGroupConfig(t.Context(), "gruppe ä \u2603 \U0001f600", map[string]string{"k": "\u007f"}, nil); err != nil {
+			t.Error(err)
+		}
+	})
+}

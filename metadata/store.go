@@ -9,8 +9,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 	driver "modernc.org/sqlite" // "sqlite"
@@ -232,12 +234,27 @@ func (t *tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.
 	return t.Tx.QueryContext(ctx, query, args...)
 }
 
-// ExecContext is that of sql.Tx.
+// ExecContext is that of sql.Tx, for text that every database can hold.
 func (t *tx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	if err := checkText(args); err != nil {
+		return nil, err
+	}
 	if s := t.prepare(query); s != nil {
 		return s.ExecContext(ctx, args...)
 	}
 	return t.Tx.ExecContext(ctx, query, args...)
+}
+
+// checkText refuses text that PostgreSQL cannot hold: SQLite could, and its snapshots could then not be
+// restored into the other.
+func checkText(args []any) error {
+	for _, a := range args {
+		s, ok := a.(string)
+		if ok && (strings.IndexByte(s, 0) >= 0 || !utf8.ValidString(s)) && !invariant.Off("metadata-text") {
+			return fmt.Errorf("%w: %.100q", ErrInvalidText, s)
+		}
+	}
+	return nil
 }
 
 // update runs fn as one transaction. After an error of the commit itself the outcome is
