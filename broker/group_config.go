@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,8 @@ type groupConfig struct {
 	isolation partition.Isolation
 	// reset is where a group begins that has fetched nothing of a partition (share.auto.offset.reset).
 	reset shareReset
+	// stored is what is set of keys that have no effect.
+	stored map[string]string
 
 	bounds group.Config
 	// lenient takes numbers beyond the bounds to be the bound: they were set when it was another.
@@ -157,14 +160,56 @@ func bounded(name string, typ kmsg.ConfigType, bounds func(*groupConfig) (least,
 	}
 }
 
+// inert is a setting that is checked, stored and shown, and has no effect.
+func inert(name string, typ kmsg.ConfigType, def, why string, check func(string) error) groupConfigKey {
+	return groupConfigKey{name, typ, "stored without effect: " + why,
+		func(c *groupConfig, value string) error {
+			if c.stored == nil {
+				c.stored = map[string]string{}
+			}
+			c.stored[name] = value
+			return check(value)
+		},
+		func(c *groupConfig) string { return cmp.Or(c.stored[name], def) },
+	}
+}
+
+func checkBoolean(value string) error {
+	if value != "true" && value != "false" {
+		return fmt.Errorf("%q: want true or false", value)
+	}
+	return nil
+}
+
+func checkMillis(value string) error {
+	if n, err := strconv.ParseInt(value, 10, 32); err != nil || n < 0 {
+		return fmt.Errorf("%q: want milliseconds, 0 or more", value)
+	}
+	return nil
+}
+
+// checkLetterTopic takes the name of a topic, or none.
+func checkLetterTopic(value string) error {
+	if value == "" {
+		return nil
+	}
+	return partition.CheckTopicName(value)
+}
+
 // groupConfigKeys are the settings of groups, by name.
 var groupConfigKeys = []groupConfigKey{
+	inert("consumer.assignment.interval.ms", kmsg.ConfigTypeInt, "1000", "a group of the consumer protocol is assigned partitions as soon as something changes", checkMillis),
+	inert("consumer.assignor.offload.enable", kmsg.ConfigTypeBoolean, "true", "a group of the consumer protocol is assigned partitions where its state is", checkBoolean),
 	bounded("consumer.heartbeat.interval.ms", kmsg.ConfigTypeInt, func(c *groupConfig) (int64, int64) {
 		return c.bounds.ConsumerMinHeartbeat.Milliseconds(), c.bounds.ConsumerMaxHeartbeat.Milliseconds()
 	}, func(c *groupConfig) *int64 { return &c.consumer.heartbeatMillis }, "how often members of the consumer protocol send heartbeats, less than consumer.session.timeout.ms"),
 	bounded("consumer.session.timeout.ms", kmsg.ConfigTypeInt, func(c *groupConfig) (int64, int64) {
 		return c.bounds.ConsumerMinSession.Milliseconds(), c.bounds.ConsumerMaxSession.Milliseconds()
 	}, func(c *groupConfig) *int64 { return &c.consumer.sessionMillis }, "how long a member of the consumer protocol is in the group after its last heartbeat"),
+	inert("errors.deadletterqueue.copy.record.enable", kmsg.ConfigTypeBoolean, "false", "share groups have no dead letter queues", checkBoolean),
+	inert("errors.deadletterqueue.topic.name", kmsg.ConfigTypeString, "", "share groups have no dead letter queues, what is given up stays in the topic", checkLetterTopic),
+	inert("share.assignment.interval.ms", kmsg.ConfigTypeInt, "1000", "a share group is assigned partitions as soon as something changes", checkMillis),
+	inert("share.assignor.offload.enable", kmsg.ConfigTypeBoolean, "true", "a share group is assigned partitions where its state is", checkBoolean),
 	{"share.auto.offset.reset", kmsg.ConfigTypeString, "where a share group begins in a partition of which it has fetched nothing: earliest, latest, or by_duration:PnDTnHnMn.nS before now",
 		func(c *groupConfig, value string) (err error) {
 			c.reset, err = parseShareReset(value)
@@ -195,12 +240,8 @@ var groupConfigKeys = []groupConfigKey{
 	number("share.record.lock.duration.ms", kmsg.ConfigTypeInt, 1000, 3_600_000, func(c *groupConfig) *int64 { return &c.lockMillis }, "how long a member has a record that it was given, before another may have it"),
 	{"share.renew.acknowledge.enable", kmsg.ConfigTypeBoolean, "whether members may ask for more time (KIP-1222)",
 		func(c *groupConfig, value string) (err error) {
-			switch value {
-			case "true", "false":
-				c.renew = value == "true"
-				return nil
-			}
-			return fmt.Errorf("%q: want true or false", value)
+			c.renew = value == "true"
+			return checkBoolean(value)
 		},
 		func(c *groupConfig) string { return strconv.FormatBool(c.renew) }},
 	number("share.session.timeout.ms", kmsg.ConfigTypeInt, 1000, 1_800_000, func(c *groupConfig) *int64 { return &c.share.sessionMillis }, "how long a member is in the group after its last heartbeat"),

@@ -395,12 +395,14 @@ func TestGroupConfigs(t *testing.T) {
 		"share.auto.offset.reset": "by_duration:-PT1H", "share.delivery.count.limit": "1", "share.isolation.level": "serializable",
 		"share.record.lock.duration.ms": "soon", "share.session.timeout.ms": "5000", "share.nothing": "1",
 		"consumer.session.timeout.ms": "44999", "consumer.heartbeat.interval.ms": "15001", "consumer.nothing": "1",
+		"consumer.assignment.interval.ms": "-1", "share.assignor.offload.enable": "maybe", "errors.deadletterqueue.topic.name": "a/b", "streams.session.timeout.ms": "50000",
 	} {
 		if err := b.setGroup(t, "g", name, value); !errors.Is(err, kerr.InvalidConfig) {
 			t.Errorf("%s=%s: %v", name, value, err)
 		}
 	}
-	for name, value := range map[string]string{"share.auto.offset.reset": "by_duration:P1DT2H3M4.5S", "share.record.lock.duration.ms": "15000", "consumer.session.timeout.ms": "60000", "consumer.heartbeat.interval.ms": "7000"} {
+	for name, value := range map[string]string{"share.auto.offset.reset": "by_duration:P1DT2H3M4.5S", "share.record.lock.duration.ms": "15000", "consumer.session.timeout.ms": "60000", "consumer.heartbeat.interval.ms": "7000",
+		"consumer.assignment.interval.ms": "2000", "errors.deadletterqueue.topic.name": "letters"} {
 		if err := b.setGroup(t, "g", name, value); err != nil {
 			t.Errorf("%s=%s: %v", name, value, err)
 		}
@@ -425,7 +427,9 @@ func TestGroupConfigs(t *testing.T) {
 	for _, c := range resp.Resources[0].Configs {
 		shown[c.Name] = *c.Value + " " + c.Source.String()
 	}
-	for name, want := range map[string]string{"share.record.lock.duration.ms": "15000 " + kmsg.ConfigSourceGroupConfig.String(), "consumer.heartbeat.interval.ms": "7000 " + kmsg.ConfigSourceGroupConfig.String(), "share.delivery.count.limit": "5 " + kmsg.ConfigSourceDefaultConfig.String()} {
+	for name, want := range map[string]string{"share.record.lock.duration.ms": "15000 " + kmsg.ConfigSourceGroupConfig.String(), "consumer.heartbeat.interval.ms": "7000 " + kmsg.ConfigSourceGroupConfig.String(), "share.delivery.count.limit": "5 " + kmsg.ConfigSourceDefaultConfig.String(),
+		"consumer.assignment.interval.ms": "2000 " + kmsg.ConfigSourceGroupConfig.String(), "errors.deadletterqueue.topic.name": "letters " + kmsg.ConfigSourceGroupConfig.String(),
+		"share.assignor.offload.enable": "true " + kmsg.ConfigSourceDefaultConfig.String(), "errors.deadletterqueue.copy.record.enable": "false " + kmsg.ConfigSourceDefaultConfig.String()} {
 		if shown[name] != want {
 			t.Errorf("%s is shown as %q, want %q", name, shown[name], want)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tabletopic/tabletopic/broker/group"
 	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/record"
 )
 
 // Config is the configuration of a node. Each field is a flag of `tabletopic serve`, a key
@@ -101,6 +102,7 @@ type Config struct {
 	DefaultPartitions int
 	TopicDefaults     string
 	MaxRequestBytes   int
+	MaxDecompressed   int // bytes of a record batch
 	MaxRequestMemory  int64
 	MaxAnswerMemory   int64
 	MaxInFlight       int
@@ -157,10 +159,10 @@ func (c *Config) Fields() []Field {
 		CleanupInterval: time.Minute, CleanupBytes: 512 << 20, RetentionInterval: 30 * time.Second, CleanerInterval: 15 * time.Second, MetadataSnapshotInterval: 10 * time.Second, CleanerDedupe: 64 << 20, CleanInterval: time.Minute,
 		DeleteGrace: 10 * time.Minute, SweepInterval: 24 * time.Hour, SweepGrace: 6 * time.Hour,
 		TransactionMaxTimeout: 15 * time.Minute, TransactionalIDExpiration: 7 * 24 * time.Hour, ProducerIDExpiration: 24 * time.Hour,
-		AutoCreateTopics: true, DefaultPartitions: 1, MaxRequestBytes: 100 << 20, MaxRequestMemory: 256 << 20, MaxAnswerMemory: 256 << 20, MaxInFlight: 128, IdleTimeout: 10 * time.Minute, StallTimeout: 30 * time.Second,
+		AutoCreateTopics: true, DefaultPartitions: 1, MaxRequestBytes: 100 << 20, MaxDecompressed: 128 << 20, MaxRequestMemory: 256 << 20, MaxAnswerMemory: 256 << 20, MaxInFlight: 128, IdleTimeout: 10 * time.Minute, StallTimeout: 30 * time.Second,
 		MaxConnections: 10_000, MaxSessionPartitions: 200_000,
 		Groups: group.Config{
-			MaxBytes:        16 << 20,
+			MaxBytes: 16 << 20, Retention: 7 * 24 * time.Hour,
 			ConsumerSession: 45 * time.Second, ConsumerMinSession: 45 * time.Second, ConsumerMaxSession: time.Minute,
 			ConsumerHeartbeat: 5 * time.Second, ConsumerMinHeartbeat: 5 * time.Second, ConsumerMaxHeartbeat: 15 * time.Second,
 			ShareSession: 45 * time.Second, ShareHeartbeat: 5 * time.Second, ShareMaxSize: 200,
@@ -246,6 +248,7 @@ func (c *Config) Fields() []Field {
 		{"topic-defaults", &c.TopicDefaults, "settings of tables that topics have unless they set them, as 'table.topic.enable=true;table.topic.namespace=lake'; the same on all nodes; not for internal topics and those of dead letters"},
 		{"default-partitions", &c.DefaultPartitions, "partitions of a topic that is created without a number"},
 		{"max-request-bytes", &c.MaxRequestBytes, "largest Kafka request, in bytes"},
+		{"max-decompressed-bytes", &c.MaxDecompressed, "most that a record batch of a producer may decompress to, in bytes; larger ones are refused (MESSAGE_TOO_LARGE)"},
 		{"max-request-memory", &c.MaxRequestMemory, "memory for Kafka requests that are being read or handled, in bytes; the next ones wait"},
 		{"max-answer-memory", &c.MaxAnswerMemory, "memory for answers that Kafka clients have not taken yet, in bytes; requests wait for it"},
 		{"max-in-flight-requests", &c.MaxInFlight, "most requests of one Kafka connection whose answers are not written yet"},
@@ -254,6 +257,7 @@ func (c *Config) Fields() []Field {
 		{"group-max-bytes", &c.Groups.MaxBytes, "most that the members of a group of the classic protocol say of themselves, and most of one assignment, in bytes"},
 		{"max-connections", &c.MaxConnections, "most Kafka connections at a time"},
 		{"max-session-partitions", &c.MaxSessionPartitions, "most partitions in the fetch sessions of all Kafka connections"},
+		{"offsets-retention", &c.Groups.Retention, "how long the committed offsets of a group that has no members are known, and those that consumers without a group protocol commit (Kafka's offsets.retention.minutes)"},
 		{"group-consumer-session-timeout", &c.Groups.ConsumerSession, "how long a member of the consumer protocol is in its group after its last heartbeat, unless the group says it (Kafka's group.consumer.session.timeout.ms)"},
 		{"group-consumer-min-session-timeout", &c.Groups.ConsumerMinSession, "least that a group may say of that"},
 		{"group-consumer-max-session-timeout", &c.Groups.ConsumerMaxSession, "most that a group may say of that"},
@@ -387,12 +391,14 @@ func (c *Config) bounds() error {
 		within("table-sweep-grace", c.TableSweepGrace, 10*time.Second, long),
 		within("default-partitions", c.DefaultPartitions, 1, 10_000),
 		within("max-request-bytes", c.MaxRequestBytes, 4<<10, 1<<30),
+		within("max-decompressed-bytes", c.MaxDecompressed, 64<<10, record.DefaultLimit),
 		within("max-request-memory", c.MaxRequestMemory, int64(c.MaxRequestBytes), large),
 		within("max-answer-memory", c.MaxAnswerMemory, 1<<20, large),
 		within("max-in-flight-requests", c.MaxInFlight, 1, 10_000),
 		within("connection-idle-timeout", c.IdleTimeout, time.Second, long),
 		within("connection-stall-timeout", c.StallTimeout, time.Second, long),
 		within("group-max-bytes", c.Groups.MaxBytes, 64<<10, 60<<20),
+		within("offsets-retention", c.Groups.Retention, time.Minute, long),
 		within("max-connections", c.MaxConnections, 1, 1_000_000),
 		within("auth-timeout", c.AuthTimeout, 100*time.Millisecond, long),
 		within("reauth-interval", c.ReauthInterval, 0, long),

@@ -11,6 +11,9 @@ func TestSettingsThatCannotWorkAreRefused(t *testing.T) {
 	for says, set := range map[string]func(c *Config){
 		"":                                               func(*Config) {},
 		"max-request-bytes 1: want":                      func(c *Config) { c.MaxRequestBytes = 1 },
+		"max-decompressed-bytes 1: want":                 func(c *Config) { c.MaxDecompressed = 1 },
+		"max-decompressed-bytes 268435456: want":         func(c *Config) { c.MaxDecompressed = 256 << 20 },
+		"offsets-retention 1s: want 1m0s":                func(c *Config) { c.Groups.Retention = time.Second },
 		"wal-linger 1h0m0s: want":                        func(c *Config) { c.WALLinger = time.Hour },
 		"wal-idle-linger 11s: want":                      func(c *Config) { c.WALIdleLinger = 11 * time.Second },
 		"wal-inflight 0: want":                           func(c *Config) { c.WALInflight = 0 },

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/tabletopic/tabletopic/record"
@@ -79,3 +81,20 @@ type pinned struct {
 }
 
 func (p pinned) MaxVersion() int16 { return p.version }
+
+// What a batch may decompress to is a setting of the node, whatever its size on the wire is.
+func TestMaxDecompressedBytes(t *testing.T) {
+	t.Parallel()
+	c := &cluster{t: t, data: t.TempDir(), objects: t.TempDir()}
+	c.metadata = "sqlite:" + c.data + "/metadata.db"
+	c.change = func(cfg *Config) { cfg.MaxDecompressed = 64 << 10 }
+	cl := c.client(c.open(1), kgo.ProducerBatchCompression(kgo.GzipCompression()), kgo.DefaultProduceTopic("t"))
+	if _, err := kadm.NewClient(cl).CreateTopic(t.Context(), 1, 1, nil, "t"); err != nil {
+		t.Fatal(err)
+	}
+	for size, want := range map[int]error{60 << 10: nil, 100 << 10: kerr.MessageTooLarge} {
+		if err := cl.ProduceSync(t.Context(), &kgo.Record{Value: make([]byte, size)}).FirstErr(); !errors.Is(err, want) {
+			t.Errorf("%d bytes: %v, want %v", size, err, want)
+		}
+	}
+}

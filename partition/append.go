@@ -226,7 +226,12 @@ func (p *Partition) validate(ctx context.Context, data []byte, now int64) (recor
 		return nil, err
 	}
 	defer func() { readers <- r }()
-	if err := r.Reset(b); err != nil {
+	if !invariant.Off("batch-decompressed-limit") {
+		r.Limit = p.set.cfg.MaxDecompressedBytes
+	}
+	err = r.Reset(b)
+	r.Limit = 0 // what is stored is read whatever the setting is now
+	if err != nil {
 		return nil, err
 	}
 	latest, err := p.checkRecords(ctx, r, b, cfg, now)
@@ -295,6 +300,9 @@ func (p *Partition) checkRecords(ctx context.Context, r *record.Reader, b record
 			return latest, nil
 		}
 		index := int32(want - b.BaseOffset())
+		if b.Codec() != record.CodecNone && r.RecordBytes() > cfg.MaxDecompressedMessageBytes && !invariant.Off("record-decompressed-limit") {
+			return 0, fmt.Errorf("%w: record %d has %d bytes decompressed, max.decompressed.message.bytes is %d", ErrInvalidRecord, index, r.RecordBytes(), cfg.MaxDecompressedMessageBytes)
+		}
 		if rec.Offset != want {
 			return 0, fmt.Errorf("%w: record %d has offset delta %d", ErrInvalidRecord, want-b.BaseOffset(), rec.Offset-b.BaseOffset())
 		}

@@ -73,10 +73,34 @@ func TestAppendRefuses(t *testing.T) {
 // A batch that inflates beyond the limit is refused, however small it comes.
 func TestAppendRefusesBombs(t *testing.T) {
 	c := newCluster(t)
-	c.cfg.MaxUncompressedBytes = 1 << 20
+	c.cfg.MaxDecompressedBytes = 1 << 20
 	p := c.start().create(t, "t", 1, nil)
 	for _, codec := range []record.Codec{record.CodecGzip, record.CodecSnappy, record.CodecLZ4, record.CodecZstd} {
 		wantRefused(t, p, produced{codec: codec, records: []record.Record{{Timestamp: 1, Value: make([]byte, 2<<20)}}}, ErrTooLarge)
+	}
+}
+
+// max.decompressed.message.bytes bounds each record of a compressed batch. What is stored is read whatever the limits
+// have become, by time too.
+func TestMaxDecompressedMessageBytes(t *testing.T) {
+	c := newCluster(t)
+	n := c.start()
+	p := n.create(t, "t", 1, map[string]string{"max.decompressed.message.bytes": "1000"})
+	at := func(size int) []record.Record {
+		return []record.Record{{Timestamp: 1, Value: []byte("small")}, {Timestamp: 2, Value: make([]byte, size)}}
+	}
+	for _, codec := range []record.Codec{record.CodecGzip, record.CodecSnappy, record.CodecLZ4, record.CodecZstd} {
+		wantRefused(t, p, produced{codec: codec, records: at(1000)}, ErrInvalidRecord)
+		mustAppend(t, p, produced{codec: codec, records: at(900)})
+	}
+	mustAppend(t, p, produced{records: at(5000)}) // as it came: max.message.bytes has bounded it
+	mustAppend(t, p, produced{codec: record.CodecZstd, records: []record.Record{{Timestamp: 50, Value: bytes.Repeat([]byte("v"), 900)}}})
+	if _, err := n.AlterConfig(t.Context(), "t", map[string]string{"max.decompressed.message.bytes": "1"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	wantRefused(t, p, produced{codec: record.CodecZstd, values: []string{"v"}}, ErrInvalidRecord)
+	if offset, at, err := p.OffsetForTimestamp(t.Context(), 50); err != nil || offset != 10 || at != 50 {
+		t.Errorf("the record of time 50: offset %d, time %d, %v, want 10", offset, at, err)
 	}
 }
 

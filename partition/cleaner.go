@@ -248,7 +248,7 @@ func (p *Partition) makePass(ctx context.Context, cfg *TopicConfig, start, from,
 	aborted := append([]abortedTransaction(nil), p.state.aborted...)
 	p.mu.Unlock()
 	keys := int(min(p.set.cfg.CleanerDedupeBytes/keySlotBytes*3/4, end-from))
-	c := newCleaning(end, now.UnixMilli(), cfg.DeleteRetention, keys, aborted, &record.Reader{Limit: p.set.cfg.MaxUncompressedBytes})
+	c := newCleaning(end, now.UnixMilli(), cfg.DeleteRetention, keys, aborted, new(record.Reader))
 	err := p.log.Scan(ctx, from, end, func(batches []streamstore.RecordBatch) error {
 		for _, b := range batches {
 			if room, err := c.index(record.Batch(b.Payload), from); err != nil || !room {

@@ -20,6 +20,8 @@ type TopicConfig struct {
 	Delete          bool  // cleanup.policy has delete: retention applies
 	Compact         bool  // cleanup.policy has compact: every record needs a key
 	MaxMessageBytes int   // largest record batch
+	// MaxDecompressedMessageBytes is the largest record of a compressed batch: what follows its length.
+	MaxDecompressedMessageBytes int
 
 	// Of compaction, in ms: how long tombstones are kept, and from and until which age a record is
 	// compacted; math.MaxInt64 is without end. MinDirtyRatio is which part of the log must not have been cleaned for the
@@ -335,6 +337,7 @@ func kafkaKeys() []ConfigKey {
 		key("compression.zstd.level", "int", "3", noEffect+"batches are recompressed at the codec's default level.", integer(-131072, 22, nil)),
 		key("delete.retention.ms", "long", "86400000", "How long compaction keeps tombstones, and the markers of transactions of which it keeps no record.",
 			integer(0, maxLong, func(c *TopicConfig, n int64) { c.DeleteRetention = n })),
+		key("errors.deadletterqueue.group.enable", "boolean", "false", noEffect+"share groups have no dead letter queues.", boolean(func(*TopicConfig, bool) {})),
 		key("file.delete.delay.ms", "long", "60000", segments, integer(0, maxLong, nil)),
 		key("flush.messages", "long", "9223372036854775807", noEffect+"every acknowledged record is durable.", integer(1, maxLong, nil)),
 		key("flush.ms", "long", "9223372036854775807", noEffect+"every acknowledged record is durable.", integer(0, maxLong, nil)),
@@ -345,6 +348,8 @@ func kafkaKeys() []ConfigKey {
 		key("local.retention.ms", "long", "-2", tiers, integer(-2, maxLong, nil)),
 		key("max.compaction.lag.ms", "long", "9223372036854775807", "Compaction starts when a record waits for it for so long, whatever min.cleanable.dirty.ratio says.",
 			integer(1, maxLong, func(c *TopicConfig, n int64) { c.MaxCompactionLag = n })),
+		key("max.decompressed.message.bytes", "int", "2147483639", "Largest record of a compressed batch, in bytes and decompressed. Records that are stored already are read whatever it is.",
+			integer(1, 2147483639, func(c *TopicConfig, n int64) { c.MaxDecompressedMessageBytes = int(n) })),
 		key("max.message.bytes", "int", "1048588", "Largest record batch in bytes, as sent.",
 			integer(0, maxInt, func(c *TopicConfig, n int64) { c.MaxMessageBytes = int(n) })),
 		key("message.downconversion.enable", "boolean", "true", noEffect+"removed in Kafka 4.0.", boolean(func(*TopicConfig, bool) {})),
@@ -361,6 +366,8 @@ func kafkaKeys() []ConfigKey {
 			integer(0, maxLong, func(c *TopicConfig, n int64) { c.MinCompactionLag = n })),
 		key("min.insync.replicas", "int", "1", replicas, integer(1, maxInt, nil)),
 		key("preallocate", "boolean", "false", segments, boolean(func(*TopicConfig, bool) {})),
+		key("remote.copy.lag.bytes", "long", "-1", tiers, integer(-1, maxLong, nil)),
+		key("remote.copy.lag.ms", "long", "0", tiers, integer(-1, maxLong, nil)),
 		key("remote.log.copy.disable", "boolean", "false", tiers, boolean(func(*TopicConfig, bool) {})),
 		key("remote.log.delete.on.disable", "boolean", "false", tiers, boolean(func(*TopicConfig, bool) {})),
 		key("remote.storage.enable", "boolean", "false", tiers, boolean(func(*TopicConfig, bool) {})),

@@ -152,3 +152,42 @@ func TestTableSettingsAreDocumented(t *testing.T) {
 		t.Errorf("%s is documented, and no setting", name)
 	}
 }
+
+// kafkaTopicConfigs are the settings of topics that Kafka 4.4 has (LogConfig.configNames, without its internal one).
+const kafkaTopicConfigs = "cleanup.policy compression.gzip.level compression.lz4.level compression.type compression.zstd.level delete.retention.ms " +
+	"errors.deadletterqueue.group.enable file.delete.delay.ms flush.messages flush.ms follower.replication.throttled.replicas index.interval.bytes " +
+	"leader.replication.throttled.replicas local.retention.bytes local.retention.ms max.compaction.lag.ms max.decompressed.message.bytes max.message.bytes " +
+	"message.timestamp.after.max.ms message.timestamp.before.max.ms message.timestamp.type min.cleanable.dirty.ratio min.compaction.lag.ms " +
+	"min.insync.replicas preallocate remote.copy.lag.bytes remote.copy.lag.ms remote.log.copy.disable remote.log.delete.on.disable remote.storage.enable " +
+	"retention.bytes retention.ms segment.bytes segment.index.bytes segment.jitter.ms segment.ms unclean.leader.election.enable"
+
+// Kafka's settings are all known, and docs/kafka.md names those without effect, and no others.
+func TestEveryTopicConfigOfKafkaIsKnown(t *testing.T) {
+	for _, name := range strings.Fields(kafkaTopicConfigs) {
+		if i, ok := configIndex[name]; !ok || configKeys[i].Name != name {
+			t.Errorf("%s is not known", name)
+		}
+	}
+	text, err := os.ReadFile("../docs/kafka.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "| setting of a topic | why |\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	documented := map[string]bool{}
+	for row := range strings.Lines(table) {
+		names, _, _ := strings.Cut(strings.TrimPrefix(row, "|"), "|")
+		for _, m := range regexp.MustCompile("`([a-z0-9.]+)`").FindAllStringSubmatch(names, -1) {
+			documented[m[1]] = true
+		}
+	}
+	for _, k := range configKeys {
+		if inert := strings.HasPrefix(k.Doc, "Stored without effect"); inert != documented[k.Name] {
+			t.Errorf("%s: without effect %t, documented as such %t", k.Name, inert, documented[k.Name])
+		}
+		delete(documented, k.Name)
+	}
+	for name := range documented {
+		t.Errorf("%s is documented, and no setting", name)
+	}
+}

@@ -40,8 +40,9 @@ type Config struct {
 	CleanerDedupeBytes int64
 	// MaxPartitions bounds the partitions of one topic. 10,000 if zero.
 	MaxPartitions int
-	// MaxUncompressedBytes is how much one batch may decompress to. 128 MiB if zero.
-	MaxUncompressedBytes int
+	// MaxDecompressedBytes is how much one batch of a producer may decompress to, at most
+	// record.DefaultLimit, up to which what is stored is read. 128 MiB if zero.
+	MaxDecompressedBytes int
 	// Readers is how many batches are checked at the same time, which bounds the memory of
 	// decompression, and as many of topics that validate payloads. GOMAXPROCS if zero.
 	Readers int
@@ -75,7 +76,7 @@ func (c *Config) setDefaults() {
 	setDefault(&c.CleanerInterval, 15*time.Second)
 	setDefault(&c.CleanerDedupeBytes, 64<<20)
 	setDefault(&c.MaxPartitions, 10_000)
-	setDefault(&c.MaxUncompressedBytes, record.DefaultLimit)
+	setDefault(&c.MaxDecompressedBytes, record.DefaultLimit)
 	setDefault(&c.Readers, runtime.GOMAXPROCS(0))
 	setDefault(&c.FollowInterval, 150*time.Millisecond)
 	setDefault(&c.ProbeInterval, time.Second)
@@ -95,12 +96,15 @@ func (c *Config) validate() error {
 		{"CheckpointBytes", c.CheckpointBytes}, {"RecoverParallel", int64(c.RecoverParallel)}, {"MaxProducers", int64(c.MaxProducers)},
 		{"CleanerDedupeBytes", c.CleanerDedupeBytes},
 		{"ProducerExpiry", int64(c.ProducerExpiry)}, {"MaxPartitions", int64(c.MaxPartitions)},
-		{"MaxUncompressedBytes", int64(c.MaxUncompressedBytes)}, {"Readers", int64(c.Readers)},
+		{"MaxDecompressedBytes", int64(c.MaxDecompressedBytes)}, {"Readers", int64(c.Readers)},
 		{"FollowInterval", int64(c.FollowInterval)}, {"ProbeInterval", int64(c.ProbeInterval)},
 	} {
 		if f.value < 0 {
 			return fmt.Errorf("%s is %d: it must be positive, or zero for its default", f.name, f.value)
 		}
+	}
+	if c.MaxDecompressedBytes > record.DefaultLimit {
+		return fmt.Errorf("MaxDecompressedBytes is %d: batches of more than %d could not be read", c.MaxDecompressedBytes, record.DefaultLimit)
 	}
 	return nil
 }
@@ -159,8 +163,8 @@ func OpenSet(ctx context.Context, cfg Config, store *streamstore.Store, meta *me
 		unfinished: map[uuid.UUID]int{}, poke: make(chan struct{}, 1),
 	}
 	for range cfg.Readers {
-		s.readers <- &record.Reader{Limit: cfg.MaxUncompressedBytes}
-		s.validating <- &record.Reader{Limit: cfg.MaxUncompressedBytes}
+		s.readers <- new(record.Reader)
+		s.validating <- new(record.Reader)
 	}
 	topics, err := s.take(ctx)
 	if err != nil {

@@ -25,6 +25,7 @@ type Reader struct {
 	src     []byte // what of body is not read
 	left    int    // records not read
 	delta   int64  // offset delta of the last record read
+	bytes   int    // of the last record read
 	append_ bool   // all records have the batch's maximal time
 	headers []Header
 	dec     decompressor
@@ -60,6 +61,9 @@ func (r *Reader) Reset(b Batch) error {
 // Body returns the records of the batch as they are inside the compression.
 func (r *Reader) Body() []byte { return r.body }
 
+// RecordBytes is how many bytes the last record has in the batch, decompressed, behind its length.
+func (r *Reader) RecordBytes() int { return r.bytes }
+
 // Next reads the next record into rec. It returns false at the end, and an error where the
 // bytes are not what the header claims; the records before remain good. Key, Value and
 // Headers point into the batch or the reader's buffer and are valid until Reset.
@@ -75,7 +79,7 @@ func (r *Reader) Next(rec *Record) (bool, error) {
 	if !ok || length < minRecord-1 || length > int64(len(src)) {
 		return false, r.corrupt("record length")
 	}
-	r.src = src[length:]
+	r.src, r.bytes = src[length:], int(length)
 	src = src[:length:length]
 	r.left--
 
