@@ -18,7 +18,7 @@
 // # Limits
 //
 // Whatever clients send, memory stays within [Config]: bytes of requests are reserved
-// before they are read and until they are handled, decoding a request reserves what its
+// before they are read and until they are handled, large ones such that small ones go on, decoding a request reserves what its
 // arrays may unfold to, and answers are reserved, those of fetches before the read, until
 // they are written. What breaks the protocol closes its
 // connection with one log line that names the peer and the reason. A panic in a handler
@@ -63,7 +63,8 @@ type Config struct {
 	MaxRequestBytes int
 	// MaxRequestMemory bounds the bytes of all requests that are read and not yet
 	// handled; a connection waits for its share. What a Produce has appended is bounded
-	// by the stream store from then on. 256 MiB if zero, at least MaxRequestBytes.
+	// by the stream store from then on. A quarter is for the first 64 KiB of each alone, unless
+	// MaxRequestBytes needs it. 256 MiB if zero, at least MaxRequestBytes.
 	MaxRequestMemory int64
 	// MaxInFlight bounds the requests of one connection that are handled and not yet
 	// answered. 128 if zero.
@@ -166,6 +167,12 @@ func (c *Config) validate() error {
 	return nil
 }
 
+// largeMemory is what of MaxRequestMemory large requests may have, so that small ones go on, which
+// heartbeats and fetches are.
+func (c *Config) largeMemory() int64 {
+	return max(c.MaxRequestMemory/4*3, int64(c.MaxRequestBytes))
+}
+
 // Broker is a running Kafka listener. It is closed with Close.
 type Broker struct {
 	cfg    Config
@@ -180,13 +187,14 @@ type Broker struct {
 	apis   *apiTable
 	quotas *quotas
 
-	listeners  []Listener
-	ids        producerIDs
-	frames     frameBuffers
-	reqMemory  *semaphore.Weighted // MaxRequestMemory
-	decMemory  *semaphore.Weighted // decodeMemory
-	ansMemory  *semaphore.Weighted // MaxAnswerMemory
-	authMemory *semaphore.Weighted // authMemory
+	listeners   []Listener
+	ids         producerIDs
+	frames      frameBuffers
+	reqMemory   *semaphore.Weighted // MaxRequestMemory
+	largeMemory *semaphore.Weighted // what of it requests may have beyond their first stage
+	decMemory   *semaphore.Weighted // decodeMemory
+	ansMemory   *semaphore.Weighted // MaxAnswerMemory
+	authMemory  *semaphore.Weighted // authMemory
 
 	sessionRoom *semaphore.Weighted // MaxSessionPartitions
 	lastSession atomic.Int32        // id of a fetch session
@@ -235,14 +243,15 @@ func Open(cfg Config, listeners []Listener, access *security.Access, set *partit
 	b := &Broker{
 		cfg: cfg, set: set, groups: groups, txns: txns, meta: meta, access: access, node: node, log: log,
 
-		apis:       newAPITable(),
-		listeners:  slices.Clone(listeners),
-		reqMemory:  semaphore.NewWeighted(cfg.MaxRequestMemory),
-		decMemory:  semaphore.NewWeighted(decodeMemory),
-		ansMemory:  semaphore.NewWeighted(cfg.MaxAnswerMemory),
-		authMemory: semaphore.NewWeighted(authMemory),
-		conns:      make(map[*conn]struct{}),
-		hosts:      make(map[string]int),
+		apis:        newAPITable(),
+		listeners:   slices.Clone(listeners),
+		reqMemory:   semaphore.NewWeighted(cfg.MaxRequestMemory),
+		largeMemory: semaphore.NewWeighted(cfg.largeMemory()),
+		decMemory:   semaphore.NewWeighted(decodeMemory),
+		ansMemory:   semaphore.NewWeighted(cfg.MaxAnswerMemory),
+		authMemory:  semaphore.NewWeighted(authMemory),
+		conns:       make(map[*conn]struct{}),
+		hosts:       make(map[string]int),
 
 		sessionRoom: semaphore.NewWeighted(int64(cfg.MaxSessionPartitions)),
 	}

@@ -63,12 +63,15 @@ type frame struct {
 	data     []byte
 	memory   *semaphore.Weighted
 	reserved int64 // of memory
+	b        *Broker
+	large    int64 // of reserved, what counts in Broker.largeMemory
 }
 
 // release gives the memory back, the first time.
 func (f *frame) release() {
 	f.memory.Release(f.reserved)
-	f.data, f.reserved = nil, 0
+	f.b.largeMemory.Release(f.large)
+	f.data, f.reserved, f.large = nil, 0, 0
 }
 
 // answer is a place in the order of a connection's answers.
@@ -162,7 +165,10 @@ func (c *conn) read() {
 // readError returns nil for what is no fault of the peer.
 func (c *conn) readError(err error) error {
 	var ne net.Error
+	var op *net.OpError
 	switch {
+	case errors.As(err, &op) && op.Op == "local error": // of crypto/tls: what the peer sent is no TLS
+		return err
 	case c.b.stopping.Load(), errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.Is(err, io.ErrClosedPipe), errors.Is(err, errIdle), errors.Is(err, context.Canceled):
 		return nil
 	case errors.As(err, &ne) && !ne.Timeout(): // reset by peer
@@ -187,7 +193,7 @@ func (c *conn) readFrame() (frame, error) {
 		return frame{}, fmt.Errorf("request of %d bytes (0x%x): the limit is %d, the least %d; is this a Kafka client, and does it use TLS just as the listener %s does?", size, head, most, least, c.listener.Name)
 	}
 	c.in.Discard(4)
-	f := frame{memory: c.b.reqMemory}
+	f := frame{b: c.b, memory: c.b.reqMemory}
 	if !c.authenticated.Load() && !invariant.Off("kafka-auth-memory") {
 		f.memory = c.b.authMemory
 	}
@@ -197,11 +203,10 @@ func (c *conn) readFrame() (frame, error) {
 		if of := frameRoom(size); stage == size && of <= most {
 			room = of
 		}
-		if err := f.memory.Acquire(c.ctx, room-f.reserved); err != nil {
+		if err := c.reserve(&f, size, room); err != nil {
 			f.release()
 			return frame{}, err
 		}
-		f.reserved = room
 		data := c.b.frames.get(stage, room)
 		copy(data, f.data)
 		c.b.frames.put(f.data)
@@ -212,6 +217,37 @@ func (c *conn) readFrame() (frame, error) {
 		f.data = data
 	}
 	return f, nil
+}
+
+// reserve lets f have room bytes. Who has some already does not wait for long: all others that read might do
+// the same, and none go on. Large requests, whose peers have sent a part of what is reserved, leave some to small ones.
+func (c *conn) reserve(f *frame, size, room int64) error {
+	more := room - f.reserved
+	large := room - max(f.reserved, frameStage)
+	if large < 0 || invariant.Off("large-requests-leave-room") {
+		large = 0
+	}
+	ctx := c.ctx
+	if f.reserved > 0 && !invariant.Off("request-memory-no-deadlock") {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.b.cfg.StallTimeout)
+		defer cancel()
+	}
+	var err error
+	if large > 0 { // who wants none does not queue behind those who do
+		err = c.b.largeMemory.Acquire(ctx, large)
+	}
+	if err == nil {
+		f.large += large
+		err = f.memory.Acquire(ctx, more)
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("request of %d bytes: no memory for the rest of it within %v, %d bytes are for all (max-request-memory)", size, c.b.cfg.StallTimeout, c.b.cfg.MaxRequestMemory)
+	}
+	if err == nil {
+		f.reserved = room
+	}
+	return err
 }
 
 // readFull fills p as long as the peer goes on sending, progress bytes at a time.

@@ -170,6 +170,10 @@ func assertIdle(t *testing.T, b *testBroker) {
 			return false
 		}
 		b.reqMemory.Release(b.cfg.MaxRequestMemory)
+		if !b.largeMemory.TryAcquire(b.cfg.largeMemory()) {
+			return false
+		}
+		b.largeMemory.Release(b.cfg.largeMemory())
 		if !b.ansMemory.TryAcquire(b.cfg.MaxAnswerMemory) {
 			return false
 		}
@@ -607,4 +611,74 @@ func TestWaitingRequestsHoldNoRequestMemory(t *testing.T) {
 		})
 		b.dial(t).ask(produceRequest(9, topic, 0, -1, testBatch(t, 1, 3<<20))) // and one of the same size goes on
 	}
+}
+
+// Many requests of which only a part comes hold most of the memory of requests, but not all: small ones go on.
+func TestLargeRequestsLeaveRoomForSmallOnes(t *testing.T) {
+	b := start(t, Config{MaxRequestBytes: 1 << 20, MaxRequestMemory: 8 << 20})
+	for range 20 {
+		w := b.dial(t)
+		w.Write(binary.BigEndian.AppendUint32(nil, 1<<20))
+		w.Write(make([]byte, frameStage+1)) // from here on it has room for all of it, or waits for that
+	}
+	eventually(t, "what large requests may have is taken", func() bool {
+		if b.largeMemory.TryAcquire(1 << 20) {
+			b.largeMemory.Release(1 << 20)
+			return false
+		}
+		return true
+	})
+	for range 100 {
+		b.dial(t).ask(kmsg.NewPtrMetadataRequest())
+	}
+}
+
+// Requests that have a part of the memory that they need, and wait for the rest of it, do not wait for each other
+// for ever: some are cut off, and the broker goes on.
+func TestLargeRequestsDoNotWaitForEachOther(t *testing.T) {
+	const size, stage = 20 << 20, 16 << 20
+	b := start(t, Config{MaxRequestBytes: size, MaxRequestMemory: 4 * stage, StallTimeout: 5 * time.Second})
+	topic := b.topic(t, "t", 1)
+	req := produceRequest(9, topic, 0, -1, nil)
+	frame := kmsg.NewRequestFormatter().AppendRequest(nil, req, 1)
+	frame = append(frame, make([]byte, size-len(frame)+4)...)
+	binary.BigEndian.PutUint32(frame, size)
+	// Three hold 16 MiB each, which is all that large requests may have, before any gets the last 4.
+	var wires []*wire
+	for range 3 {
+		w := b.dial(t)
+		if _, err := w.Write(frame[:stage]); err != nil {
+			t.Fatal(err)
+		}
+		wires = append(wires, w)
+	}
+	eventually(t, "three have a part", func() bool {
+		if b.largeMemory.TryAcquire(1 << 20) {
+			b.largeMemory.Release(1 << 20)
+			return false
+		}
+		return true
+	})
+	answered := make(chan bool)
+	for _, w := range wires {
+		go func() {
+			w.Write(frame[stage:]) // an error shows in the answer
+			_, err := w.frame()
+			answered <- err == nil
+		}()
+	}
+	n := 0
+	for range wires {
+		if <-answered {
+			n++
+		}
+	}
+	if log := b.logged.String(); n == len(wires) || !strings.Contains(log, "no memory for the rest of it") {
+		t.Errorf("%d of %d answered: the case was not met; log: %s", n, len(wires), log)
+	}
+	b.dial(t).ask(produceRequest(9, topic, 0, -1, testBatch(t, 1, 900<<10)))
+	for _, w := range wires {
+		w.Close()
+	}
+	assertIdle(t, b)
 }

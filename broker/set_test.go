@@ -20,6 +20,11 @@ func openSet(t testing.TB) (*partition.Set, *metadata.Store, streamstore.Node) {
 
 func openSetOn(t testing.TB, bucket objectstore.Bucket) (*partition.Set, *metadata.Store, streamstore.Node) {
 	t.Helper()
+	return openSetWith(t, bucket, partition.Config{})
+}
+
+func openSetWith(t testing.TB, bucket objectstore.Bucket, cfg partition.Config) (*partition.Set, *metadata.Store, streamstore.Node) {
+	t.Helper()
 	ctx, log := t.Context(), slog.New(slog.DiscardHandler)
 	meta, err := metadata.Open(ctx, "sqlite::memory:", log)
 	if err != nil {
@@ -29,7 +34,7 @@ func openSetOn(t testing.TB, bucket objectstore.Bucket) (*partition.Set, *metada
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, err := partition.OpenSet(ctx, partition.Config{}, store, meta, log)
+	set, err := partition.OpenSet(ctx, cfg, store, meta, log)
 	if err != nil {
 		t.Fatal(err)
 	}

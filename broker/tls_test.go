@@ -1,10 +1,14 @@
 package broker
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509/pkix"
+	"errors"
+	"io"
 	"log/slog"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -94,6 +98,59 @@ func TestLoginOverTLS(t *testing.T) {
 	if c, err := tls.Dial("tcp", b.Addr().String(), old); err == nil {
 		c.Close()
 		t.Error("TLS 1.1 is spoken")
+	}
+}
+
+// What is no TLS after the handshake, and what is no request inside of TLS, closes its connection with one line in the
+// log; others go on.
+func TestGarbageAfterTheHandshake(t *testing.T) {
+	a := lab.NewAuthority(t)
+	a.Sign("server", pkix.Name{CommonName: "server"})
+	b := startTLS(t, a, "none", false)
+	good := b.client(t, kgo.DialTLSConfig(a.Client("")))
+	versions := kmsg.NewRequestFormatter().AppendRequest(nil, kmsg.NewPtrApiVersionsRequest(), 1)
+	for name, tc := range map[string]struct {
+		plain, inside []byte
+		reason        string
+	}{
+		"a request in plain":      {versions, nil, "received record with version"},
+		"bytes":                   {bytes.Repeat([]byte{0x5a}, 1000), nil, ""},
+		"a record of another key": {append([]byte{23, 3, 3, 0, 64}, make([]byte, 64)...), nil, "bad record MAC"},
+		"a record that is long":   {[]byte{23, 3, 3, 0xff, 0xff, 0}, nil, "oversized record"},
+		"a handshake again":       {[]byte{22, 3, 3, 0, 4, 1, 0, 0, 0}, nil, ""},
+		"HTTP inside":             {nil, []byte("GET / HTTP/1.1\r\n\r\n"), "is this a Kafka client"},
+		"TLS inside of TLS":       {nil, []byte{22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3}, "is this a Kafka client"},
+	} {
+		before := len(b.logged.String())
+		w := b.dial(t)
+		cfg := a.Client("")
+		cfg.ServerName = "127.0.0.1"
+		c := tls.Client(w.Conn, cfg)
+		if err := c.HandshakeContext(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Write(versions); err != nil { // the handshake is over, and the connection works
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(c, make([]byte, 4)); err != nil {
+			t.Fatal(err)
+		}
+		if tc.inside != nil {
+			c.Write(tc.inside)
+		} else {
+			w.Write(tc.plain)
+		}
+		if _, err := io.Copy(io.Discard, w.Conn); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: the connection was not closed", name)
+		}
+		line := func() string { return b.logged.String()[before:] }
+		eventually(t, name+": a line in the log", func() bool { return strings.Contains(line(), "\n") })
+		if got := line(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "peer=127.0.0.1:") || !strings.Contains(got, tc.reason) {
+			t.Errorf("%s: log %q, want one line with the peer and %q", name, got, tc.reason)
+		}
+		if err := good.Ping(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
