@@ -52,10 +52,14 @@ func handleProduce(ctx context.Context, b *Broker, r *request) (*answer, error) 
 	appendCtx, cancel := context.WithDeadline(b.ctx, p.deadline)
 	defer cancel()
 	bytes := 0
+	refused := b.produceRefused(r, req)
 	verified := b.verifyProduce(appendCtx, r, req)
 	for i := range req.Topics {
 		t := &req.Topics[i]
-		name, err := b.produceTopic(r, req, t)
+		name, err := "", refused
+		if err == nil {
+			name, err = b.produceTopic(r, t)
+		}
 		for j := range t.Partitions {
 			tp := &t.Partitions[j]
 			bytes += len(tp.Records)
@@ -100,15 +104,19 @@ func newProduce(r *request, req *kmsg.ProduceRequest) *produce {
 	return &produce{req: r, acks: req.Acks, deadline: r.start.Add(timeout), done: make(chan struct{}), resp: resp, left: left}
 }
 
-// produceTopic says which topic is written, or what is wrong for all of its partitions.
-func (b *Broker) produceTopic(r *request, req *kmsg.ProduceRequest, t *kmsg.ProduceRequestTopic) (string, error) {
+// produceRefused says what is wrong for all topics.
+func (b *Broker) produceRefused(r *request, req *kmsg.ProduceRequest) error {
 	switch {
 	case req.Acks < -1 || req.Acks > 1:
-		return "", refuse(kerr.InvalidRequiredAcks, "acks must be -1 (all), 0 or 1, not %d", req.Acks)
+		return refuse(kerr.InvalidRequiredAcks, "acks must be -1 (all), 0 or 1, not %d", req.Acks)
+	case req.TransactionID != nil && !r.may(opWrite, onTxn, *req.TransactionID):
+		return kerr.TransactionalIDAuthorizationFailed
 	}
-	if req.TransactionID != nil && !r.may(opWrite, onTxn, *req.TransactionID) {
-		return "", kerr.TransactionalIDAuthorizationFailed
-	}
+	return nil
+}
+
+// produceTopic says which topic is written, or what is wrong for all of its partitions.
+func (b *Broker) produceTopic(r *request, t *kmsg.ProduceRequestTopic) (string, error) {
 	if r.version >= 13 {
 		topic, ok := b.set.TopicByID(uuid.UUID(t.TopicID))
 		if !ok {

@@ -15,7 +15,7 @@ import (
 // that its coordinator does not know any more.
 func handleWriteTxnMarkers(ctx context.Context, b *Broker, r *request, req *kmsg.WriteTxnMarkersRequest) kmsg.Response {
 	resp := kmsg.NewPtrWriteTxnMarkersResponse()
-	allowed := r.may(opAlter, onCluster, cluster) || r.may(opClusterAction, onCluster, cluster)
+	allowed := r.allowed(opAlter, onCluster, cluster) || r.may(opClusterAction, onCluster, cluster)
 	for _, m := range req.Markers {
 		rm := kmsg.NewWriteTxnMarkersResponseMarker()
 		rm.ProducerID = m.ProducerID

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"reflect"
 	"regexp"
@@ -324,6 +325,79 @@ func TestRequestsBeforeAuthentication(t *testing.T) {
 	}
 }
 
+// Requests of SASL that come twice, or in another order than that of the protocol, make nobody somebody.
+func TestAuthenticationOutOfOrder(t *testing.T) {
+	b := startSecured(t, Config{}, security.Config{})
+	alice := "\x00alice\x00alice's password"
+	handshake := func(version int16, mechanism string) kmsg.Request {
+		return &kmsg.SASLHandshakeRequest{Version: version, Mechanism: mechanism}
+	}
+	authenticate := func(token string) kmsg.Request {
+		return &kmsg.SASLAuthenticateRequest{Version: 2, SASLAuthBytes: []byte(token)}
+	}
+	metadata := &kmsg.MetadataRequest{Version: 9}
+	const closed = -2 // in place of an error code
+	code := func(w *wire, req kmsg.Request) int16 {
+		if _, err := w.Write(kmsg.NewRequestFormatter().AppendRequest(nil, req, 7)); err != nil {
+			return closed
+		}
+		raw, err := w.frame()
+		if err != nil {
+			return closed
+		}
+		resp := req.ResponseKind()
+		if req.IsFlexible() {
+			raw = raw[1:]
+		}
+		if err := resp.ReadFrom(raw[4:]); err != nil {
+			t.Fatal(err)
+		}
+		switch resp := resp.(type) {
+		case *kmsg.SASLHandshakeResponse:
+			return resp.ErrorCode
+		case *kmsg.SASLAuthenticateResponse:
+			return resp.ErrorCode
+		}
+		return 0
+	}
+	illegal, failed, unsupported := kerr.IllegalSaslState.Code, kerr.SaslAuthenticationFailed.Code, kerr.UnsupportedSaslMechanism.Code
+	for name, tc := range map[string]struct {
+		steps []kmsg.Request
+		want  []int16
+	}{
+		"in order":                            {[]kmsg.Request{handshake(1, "PLAIN"), authenticate(alice), metadata}, []int16{0, 0, 0}},
+		"a token first":                       {[]kmsg.Request{authenticate(alice), handshake(1, "PLAIN")}, []int16{illegal, closed}},
+		"a request between":                   {[]kmsg.Request{handshake(1, "PLAIN"), metadata}, []int16{0, closed}},
+		"a request in the middle of SCRAM":    {[]kmsg.Request{handshake(1, "SCRAM-SHA-256"), authenticate("n,,n=alice,r=abc"), metadata}, []int16{0, 0, closed}},
+		"two handshakes":                      {[]kmsg.Request{handshake(1, "SCRAM-SHA-256"), handshake(1, "PLAIN"), authenticate(alice)}, []int16{0, illegal, failed}},
+		"handshakes of two versions":          {[]kmsg.Request{handshake(1, "PLAIN"), handshake(0, "PLAIN"), authenticate(alice), metadata}, []int16{0, illegal, 0, 0}},
+		"a handshake in the middle of SCRAM":  {[]kmsg.Request{handshake(1, "SCRAM-SHA-256"), authenticate("n,,n=alice,r=abc"), handshake(1, "PLAIN"), authenticate(alice)}, []int16{0, 0, illegal, failed}},
+		"a mechanism that is not there":       {[]kmsg.Request{handshake(1, "GSSAPI"), handshake(1, "PLAIN")}, []int16{unsupported, closed}},
+		"a mechanism with NUL":                {[]kmsg.Request{handshake(1, "PLAIN\x00"), handshake(1, "PLAIN")}, []int16{unsupported, closed}},
+		"the last message of SCRAM first":     {[]kmsg.Request{handshake(1, "SCRAM-SHA-256"), authenticate("c=biws,r=abc,p=AAAA"), metadata}, []int16{0, failed, closed}},
+		"a token of another mechanism":        {[]kmsg.Request{handshake(1, "SCRAM-SHA-256"), authenticate(alice), metadata}, []int16{0, failed, closed}},
+		"an empty token":                      {[]kmsg.Request{handshake(1, "PLAIN"), authenticate(""), metadata}, []int16{0, failed, closed}},
+		"a token after a failure":             {[]kmsg.Request{handshake(1, "PLAIN"), authenticate("\x00alice\x00wrong"), authenticate(alice)}, []int16{0, failed, closed}},
+		"a token after success":               {[]kmsg.Request{handshake(1, "PLAIN"), authenticate(alice), authenticate(alice), metadata}, []int16{0, 0, illegal, 0}},
+		"twice where sessions do not end":     {[]kmsg.Request{handshake(1, "PLAIN"), authenticate(alice), handshake(1, "PLAIN"), metadata}, []int16{0, 0, illegal, 0}},
+		"another user on the same connection": {[]kmsg.Request{handshake(1, "PLAIN"), authenticate(alice), authenticate("\x00admin\x00admin's password"), metadata}, []int16{0, 0, illegal, 0}},
+	} {
+		w := b.dial(t)
+		var got []int16
+		for _, step := range tc.steps {
+			got = append(got, code(w, step))
+		}
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+		w.Close()
+	}
+	if err := b.as(t, "alice", security.ScramSHA512Name).Ping(t.Context()); err != nil {
+		t.Error(err)
+	}
+	assertIdle(t, b.testBroker)
+}
+
 // Strangers that announce much and send little are let go when their time is up, and until then
 // take nothing from those who have proved who they are.
 func TestStrangersTakeNoMemoryOfOthers(t *testing.T) {
@@ -572,9 +646,241 @@ func TestEveryRequestNeedsItsRights(t *testing.T) {
 	}
 }
 
+// What a request asks for and may not do is a line in the log, once for each resource, with who asked for what from
+// where; what is left out of a list is none.
+func TestDenialsAreLoggedOncePerResource(t *testing.T) {
+	set, meta, node := openSet(t)
+	denied := &logBuffer{}
+	access, err := security.Open(t.Context(), security.Config{Authorize: true, SuperUsers: []string{"User:admin"}, Mechanisms: []string{security.Plain}}, meta, slog.New(slog.NewTextHandler(denied, nil)), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(access.Close)
+	if err := access.SetPassword(t.Context(), "alice", "alice's password"); err != nil {
+		t.Fatal(err)
+	}
+	b := startWith(t, Config{}, Listener{Listener: listen(t), SASL: true}, access, set, meta, node)
+	one, two := b.topic(t, "one", 3), b.topic(t, "two", 1)
+	produce := produceRequest(9, one, 0, -1, testBatch(t, 1, 10))
+	produce.Topics[0].Partitions = append(produce.Topics[0].Partitions, produce.Topics[0].Partitions[0])
+	produce.Topics = append(produce.Topics, produceRequest(9, two, 0, -1, testBatch(t, 1, 10)).Topics...)
+	fetch := fetchRequest(12, one, 0)
+	for p := range int32(2) {
+		next := fetch.Topics[0].Partitions[0]
+		next.Partition = p + 1
+		fetch.Topics[0].Partitions = append(fetch.Topics[0].Partitions, next)
+	}
+	none := produceRequest(9, one, 0, 0, testBatch(t, 1, 10)) // acks=0: there is no answer
+	inTxn := produceRequest(9, one, 0, -1, testBatch(t, 1, 10))
+	inTxn.TransactionID = kmsg.StringPtr("id")
+	inTxn.Topics = append(inTxn.Topics, produce.Topics[1])
+	markers := &kmsg.WriteTxnMarkersRequest{Version: 1, Markers: []kmsg.WriteTxnMarkersRequestMarker{{Topics: []kmsg.WriteTxnMarkersRequestMarkerTopic{{Topic: "one", Partitions: []int32{0, 1}}}}}}
+	describe := &kmsg.DescribeGroupsRequest{Version: 5, Groups: []string{"g", "h"}}
+	end := &kmsg.EndTxnRequest{Version: 3, TransactionalID: "id"}
+	acls := &kmsg.CreateACLsRequest{Version: 1, Creations: []kmsg.CreateACLsRequestCreation{{ResourceType: 2, ResourceName: "x", ResourcePatternType: 3, Principal: "User:alice", Host: "*", Operation: 3, PermissionType: 3}}}
+	named := &kmsg.MetadataRequest{Version: 9, Topics: []kmsg.MetadataRequestTopic{{Topic: kmsg.StringPtr("one")}, {Topic: kmsg.StringPtr("none\nsuch")}}}
+	all := &kmsg.MetadataRequest{Version: 9}
+	for _, tc := range []struct {
+		req  kmsg.Request
+		want []string // operation, type and resource
+	}{
+		{produce, []string{"WRITE TOPIC one", "WRITE TOPIC two"}},
+		{none, []string{"WRITE TOPIC one"}},
+		{inTxn, []string{"WRITE TRANSACTIONAL_ID id"}},
+		{markers, []string{"CLUSTER_ACTION CLUSTER kafka-cluster"}},
+		{fetch, []string{"READ TOPIC one"}},
+		{describe, []string{"DESCRIBE GROUP g", "DESCRIBE GROUP h"}},
+		{end, []string{"WRITE TRANSACTIONAL_ID id"}},
+		{acls, []string{"ALTER CLUSTER kafka-cluster"}},
+		{named, []string{"DESCRIBE TOPIC one", `DESCRIBE TOPIC "none\nsuch"`}},
+		{all, nil},
+	} {
+		before := len(denied.String())
+		w := b.dial(t)
+		ask(t, w, security.Plain, "\x00alice\x00alice's password")
+		w.send(7, tc.req)
+		if tc.req != none {
+			w.receive(7, tc.req)
+		} else if _, err := w.frame(); err == nil {
+			t.Errorf("a produce without acks is answered, want the connection closed")
+		}
+		var got []string
+		for line := range strings.Lines(denied.String()[before:]) {
+			m := regexp.MustCompile(`level=WARN msg=denied principal=User:alice host=127.0.0.1 operation=(\S+) resource_type=(\S+) resource=(.+)\n$`).FindStringSubmatch(line)
+			if m == nil {
+				t.Fatalf("%s: a line %q", kmsg.NameForKey(tc.req.Key()), line)
+			}
+			got = append(got, strings.Join(m[1:], " "))
+		}
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%s: denied %q, want %q", kmsg.NameForKey(tc.req.Key()), got, tc.want)
+		}
+	}
+}
+
+// requestForm is a form of a request that needs other rights than that of docs/security.md's table, or several; what is
+// answered before the first, the second and so on of them is there; and how much is in the answer, of lists.
+type requestForm struct {
+	name   string
+	req    func() kmsg.Request
+	rights []string
+	codes  []*kerr.Error
+	shows  func(kmsg.Response) int // how much a client sees that has all rights; an error counts as nothing. Nil for requests that show nothing
+}
+
+// Requests in forms that TestEveryRequestNeedsItsRights does not have: other resources, older versions, several rights one
+// after the other, each with its error; and lists, which leave out what one may not see.
+func TestFormsOfRequestsNeedTheirRights(t *testing.T) {
+	b := startSecured(t, Config{}, security.Config{})
+	topic := b.topic(t, "n", 1)
+	b.topic(t, "hidden", 1)
+	admin := b.dial(t)
+	ask(t, admin, security.Plain, "\x00admin\x00admin's password")
+	for _, id := range []string{"n", "hidden"} {
+		commit := kmsg.NewPtrOffsetCommitRequest()
+		commit.Version, commit.Group, commit.Generation = 8, id, -1
+		commit.Topics = []kmsg.OffsetCommitRequestTopic{{Topic: "n", Partitions: []kmsg.OffsetCommitRequestTopicPartition{{Offset: 1}}}}
+		if code := admin.ask(commit).(*kmsg.OffsetCommitResponse).Topics[0].Partitions[0].ErrorCode; code != 0 {
+			t.Fatal(kerr.ErrorForCode(code))
+		}
+		init := kmsg.NewPtrInitProducerIDRequest()
+		init.Version, init.TransactionalID, init.TransactionTimeoutMillis = 4, &id, 10_000
+		if code := admin.ask(init).(*kmsg.InitProducerIDResponse).ErrorCode; code != 0 {
+			t.Fatal(kerr.ErrorForCode(code))
+		}
+	}
+	n := kmsg.StringPtr("n")
+	config := func(typ kmsg.ConfigResourceType, name string) func() kmsg.Request {
+		return func() kmsg.Request {
+			return &kmsg.DescribeConfigsRequest{Version: 4, Resources: []kmsg.DescribeConfigsRequestResource{{ResourceType: typ, ResourceName: name}}}
+		}
+	}
+	alter := func(typ kmsg.ConfigResourceType, name, key string) func() kmsg.Request {
+		return func() kmsg.Request {
+			return &kmsg.IncrementalAlterConfigsRequest{Version: 1, Resources: []kmsg.IncrementalAlterConfigsRequestResource{{ResourceType: typ, ResourceName: name,
+				Configs: []kmsg.IncrementalAlterConfigsRequestResourceConfig{{Name: key, Op: kmsg.IncrementalAlterConfigOpDelete}}}}}
+		}
+	}
+	topicFailed, groupFailed, txnFailed, clusterFailed := kerr.TopicAuthorizationFailed, kerr.GroupAuthorizationFailed, kerr.TransactionalIDAuthorizationFailed, kerr.ClusterAuthorizationFailed
+	for _, form := range []requestForm{
+		{"Produce in a transaction", func() kmsg.Request {
+			req := produceRequest(9, topic, 0, -1, testBatch(t, 1, 10))
+			req.TransactionID = n
+			return req
+		}, []string{"WRITE TRANSACTIONAL_ID", "WRITE TOPIC"}, []*kerr.Error{txnFailed, topicFailed}, nil},
+		{"Produce by id", func() kmsg.Request { return produceRequest(13, topic, 0, -1, testBatch(t, 1, 10)) }, []string{"WRITE TOPIC"}, []*kerr.Error{topicFailed}, nil},
+		{"Fetch by id", func() kmsg.Request { return fetchRequest(13, topic, 0) }, []string{"READ TOPIC"}, []*kerr.Error{topicFailed}, nil},
+		{"Metadata by id", func() kmsg.Request {
+			return &kmsg.MetadataRequest{Version: 12, Topics: []kmsg.MetadataRequestTopic{{TopicID: topic.ID}}}
+		}, []string{"DESCRIBE TOPIC"}, []*kerr.Error{kerr.UnknownTopicID}, nil},
+		{"Metadata that creates", func() kmsg.Request {
+			return &kmsg.MetadataRequest{Version: 9, AllowAutoTopicCreation: true, Topics: []kmsg.MetadataRequestTopic{{Topic: kmsg.StringPtr("new")}}}
+		}, []string{"DESCRIBE TOPIC new", "CREATE TOPIC new"}, []*kerr.Error{topicFailed, topicFailed}, nil},
+		{"InitProducerID of a transactional id", func() kmsg.Request {
+			return &kmsg.InitProducerIDRequest{Version: 4, TransactionalID: n, TransactionTimeoutMillis: 1000, ProducerID: -1, ProducerEpoch: -1}
+		}, []string{"WRITE TRANSACTIONAL_ID"}, []*kerr.Error{txnFailed}, nil},
+		{"FindCoordinator v3 of a group", func() kmsg.Request { return &kmsg.FindCoordinatorRequest{Version: 3, CoordinatorKey: "n"} }, []string{"DESCRIBE GROUP"}, []*kerr.Error{groupFailed}, nil},
+		{"FindCoordinator v3 of a transaction", func() kmsg.Request {
+			return &kmsg.FindCoordinatorRequest{Version: 3, CoordinatorType: 1, CoordinatorKey: "n"}
+		}, []string{"DESCRIBE TRANSACTIONAL_ID"}, []*kerr.Error{txnFailed}, nil},
+		{"FindCoordinator of transactions", func() kmsg.Request {
+			return &kmsg.FindCoordinatorRequest{Version: 5, CoordinatorType: 1, CoordinatorKeys: []string{"n"}}
+		}, []string{"DESCRIBE TRANSACTIONAL_ID"}, []*kerr.Error{txnFailed}, nil},
+		{"AddPartitionsToTxn v3", func() kmsg.Request {
+			return &kmsg.AddPartitionsToTxnRequest{Version: 3, TransactionalID: "n", Topics: []kmsg.AddPartitionsToTxnRequestTopic{{Topic: "n", Partitions: []int32{0}}}}
+		}, []string{"WRITE TRANSACTIONAL_ID", "WRITE TOPIC"}, []*kerr.Error{txnFailed, topicFailed}, nil},
+		{"AddOffsetsToTxn", func() kmsg.Request { return &kmsg.AddOffsetsToTxnRequest{Version: 3, TransactionalID: "n", Group: "n"} },
+			[]string{"WRITE TRANSACTIONAL_ID", "READ GROUP"}, []*kerr.Error{txnFailed, groupFailed}, nil},
+		{"TxnOffsetCommit", func() kmsg.Request {
+			return &kmsg.TxnOffsetCommitRequest{Version: 3, TransactionalID: "n", Group: "n", Generation: -1, Topics: []kmsg.TxnOffsetCommitRequestTopic{{Topic: "n", Partitions: []kmsg.TxnOffsetCommitRequestTopicPartition{{}}}}}
+		}, []string{"WRITE TRANSACTIONAL_ID", "READ GROUP", "READ TOPIC"}, []*kerr.Error{txnFailed, groupFailed, topicFailed}, nil},
+		{"OffsetCommit", func() kmsg.Request {
+			return &kmsg.OffsetCommitRequest{Version: 8, Group: "n", Generation: -1, Topics: []kmsg.OffsetCommitRequestTopic{{Topic: "n", Partitions: []kmsg.OffsetCommitRequestTopicPartition{{}}}}}
+		}, []string{"READ GROUP", "READ TOPIC"}, []*kerr.Error{groupFailed, topicFailed}, nil},
+		{"OffsetFetch", func() kmsg.Request {
+			return &kmsg.OffsetFetchRequest{Version: 8, Groups: []kmsg.OffsetFetchRequestGroup{{Group: "n", Topics: []kmsg.OffsetFetchRequestGroupTopic{{Topic: "n", Partitions: []int32{0}}}}}}
+		}, []string{"DESCRIBE GROUP", "DESCRIBE TOPIC"}, []*kerr.Error{groupFailed, topicFailed}, nil},
+		{"OffsetDelete", func() kmsg.Request {
+			return &kmsg.OffsetDeleteRequest{Group: "n", Topics: []kmsg.OffsetDeleteRequestTopic{{Topic: "n", Partitions: []kmsg.OffsetDeleteRequestTopicPartition{{Partition: 7}}}}}
+		}, []string{"DELETE GROUP", "READ TOPIC"}, []*kerr.Error{groupFailed, topicFailed}, nil},
+		{"DescribeConfigs of a broker", config(kmsg.ConfigResourceTypeBroker, "1"), []string{"DESCRIBE_CONFIGS CLUSTER"}, []*kerr.Error{clusterFailed}, nil},
+		{"DescribeConfigs of a group", config(kmsg.ConfigResourceTypeGroupConfig, "n"), []string{"DESCRIBE_CONFIGS GROUP"}, []*kerr.Error{groupFailed}, nil},
+		{"DescribeConfigs of a logger", config(kmsg.ConfigResourceTypeBrokerLogger, "1"), []string{"DESCRIBE_CONFIGS CLUSTER"}, []*kerr.Error{clusterFailed}, nil},
+		{"IncrementalAlterConfigs of a broker", alter(kmsg.ConfigResourceTypeBroker, "1", "follower.replication.throttled.rate"), []string{"ALTER_CONFIGS CLUSTER"}, []*kerr.Error{clusterFailed}, nil},
+		{"IncrementalAlterConfigs of a group", alter(kmsg.ConfigResourceTypeGroupConfig, "n", "consumer.session.timeout.ms"), []string{"ALTER_CONFIGS GROUP"}, []*kerr.Error{groupFailed}, nil},
+		{"WriteTxnMarkers of a node", func() kmsg.Request {
+			return &kmsg.WriteTxnMarkersRequest{Version: 1, Markers: []kmsg.WriteTxnMarkersRequestMarker{{ProducerID: -1, Topics: []kmsg.WriteTxnMarkersRequestMarkerTopic{{Topic: "n", Partitions: []int32{0}}}}}}
+		}, []string{"CLUSTER_ACTION CLUSTER"}, []*kerr.Error{clusterFailed}, nil},
+		{"ListGroups", func() kmsg.Request { return &kmsg.ListGroupsRequest{Version: 4} }, []string{"DESCRIBE GROUP"}, nil,
+			func(r kmsg.Response) int { return len(r.(*kmsg.ListGroupsResponse).Groups) }},
+		{"ListTransactions", func() kmsg.Request { return &kmsg.ListTransactionsRequest{Version: 1, DurationFilterMillis: -1} }, []string{"DESCRIBE TRANSACTIONAL_ID"}, nil,
+			func(r kmsg.Response) int { return len(r.(*kmsg.ListTransactionsResponse).TransactionStates) }},
+		{"Metadata of all", func() kmsg.Request { return &kmsg.MetadataRequest{Version: 9} }, []string{"DESCRIBE TOPIC"}, nil,
+			func(r kmsg.Response) int { return len(r.(*kmsg.MetadataResponse).Topics) }},
+		{"DescribeTopicPartitions of all", func() kmsg.Request { return &kmsg.DescribeTopicPartitionsRequest{ResponsePartitionLimit: 100} }, []string{"DESCRIBE TOPIC"}, nil,
+			func(r kmsg.Response) int { return len(r.(*kmsg.DescribeTopicPartitionsResponse).Topics) }},
+		{"OffsetFetch of all", func() kmsg.Request {
+			return &kmsg.OffsetFetchRequest{Version: 8, Groups: []kmsg.OffsetFetchRequestGroup{{Group: "hidden"}}}
+		}, []string{"DESCRIBE GROUP hidden", "DESCRIBE TOPIC"}, []*kerr.Error{groupFailed, nil},
+			func(r kmsg.Response) int { return len(r.(*kmsg.OffsetFetchResponse).Groups[0].Topics) }},
+		{"DescribeCluster", func() kmsg.Request { return &kmsg.DescribeClusterRequest{} }, nil, nil, func(r kmsg.Response) int { return len(r.(*kmsg.DescribeClusterResponse).Brokers) }},
+		{"GetTelemetrySubscriptions", func() kmsg.Request { return &kmsg.GetTelemetrySubscriptionsRequest{} }, nil, nil, nil},
+		{"ApiVersions", func() kmsg.Request { return &kmsg.ApiVersionsRequest{} }, nil, nil, nil},
+	} {
+		// asked returns the errors in the answer to alice, and how much it shows.
+		asked := func() (codes map[int16]bool, n int) {
+			w := b.dial(t)
+			defer w.Close()
+			ask(t, w, security.Plain, "\x00alice\x00alice's password")
+			resp := w.ask(form.req())
+			codes = map[int16]bool{}
+			errorCodes(reflect.ValueOf(resp), codes)
+			if form.shows != nil {
+				n = form.shows(resp)
+			}
+			return codes, n
+		}
+		var acls []metadata.ACL
+		for i := 0; i <= len(form.rights); i++ {
+			codes, n := asked()
+			if i < len(form.codes) && form.codes[i] != nil && !codes[form.codes[i].Code] {
+				t.Errorf("%s with %v: errors %v, want %v", form.name, form.rights[:i], codes, form.codes[i])
+			}
+			for _, err := range []*kerr.Error{topicFailed, groupFailed, txnFailed, clusterFailed, kerr.UnknownTopicID} {
+				if codes[err.Code] && (i >= len(form.codes) || form.codes[i] != err) {
+					t.Errorf("%s with %v: %v", form.name, form.rights[:i], err)
+				}
+			}
+			if want := 0; form.shows != nil {
+				if i == len(form.rights) {
+					want = 1
+				}
+				if n != want {
+					t.Errorf("%s with %v: shows %d, want %d", form.name, form.rights[:i], n, want)
+				}
+			}
+			if i < len(form.rights) {
+				acl := parseRight(t, form.rights[i])
+				acls = append(acls, acl)
+				if err := security.CheckACL(acl); err != nil {
+					t.Fatal(err)
+				}
+				if err := b.access.CreateACLs(t.Context(), []metadata.ACL{acl}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if err := b.access.DeleteACLs(t.Context(), acls); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// parseRight reads OPERATION TYPE, of a resource n or of the name behind it.
 func parseRight(t *testing.T, text string) metadata.ACL {
 	t.Helper()
 	name, of, _ := strings.Cut(text, " ")
+	of, resource, named := strings.Cut(of, " ")
 	op, err := kmsg.ParseACLOperation(name)
 	if err != nil {
 		t.Fatal(err)
@@ -583,7 +889,10 @@ func parseRight(t *testing.T, text string) metadata.ACL {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resource, pattern := "n", kmsg.ACLResourcePatternTypeLiteral
+	pattern := kmsg.ACLResourcePatternTypeLiteral
+	if !named {
+		resource = "n"
+	}
 	switch typ {
 	case onCluster:
 		resource = cluster

@@ -190,6 +190,11 @@ func (r *request) may(op kmsg.ACLOperation, typ kmsg.ACLResourceType, name strin
 	return r.conn.b.access.Authorize(r.conn.session.client, op, typ, name)
 }
 
+// allowed is may for what is refused elsewhere, or allowed by another right: it writes nothing down.
+func (r *request) allowed(op kmsg.ACLOperation, typ kmsg.ACLResourceType, name string) bool {
+	return r.conn.b.access.Allows(r.conn.session.client, op, typ, name)
+}
+
 // sees reports whether the client may describe a resource, for answers that leave out what it
 // may not see.
 func (r *request) sees(typ kmsg.ACLResourceType, name string) bool {

@@ -34,7 +34,7 @@ func (v *verification) of(p *partition.Partition) (partition.Verification, bool)
 // partition. From version 12 on the request makes the partitions part of the transaction; before,
 // the producer has. It returns nil if no batch begins one.
 func (b *Broker) verifyProduce(ctx context.Context, r *request, req *kmsg.ProduceRequest) *verification {
-	if req.TransactionID == nil || !r.may(opWrite, onTxn, *req.TransactionID) {
+	if req.TransactionID == nil || !r.allowed(opWrite, onTxn, *req.TransactionID) {
 		return nil
 	}
 	e := txn.Enlistment{TransactionalID: *req.TransactionID, Verify: r.version < 12, Version: 2}
@@ -48,7 +48,7 @@ func (b *Broker) verifyProduce(ctx context.Context, r *request, req *kmsg.Produc
 		}
 		for j := range t.Partitions {
 			p, err := b.set.Partition(name, t.Partitions[j].Partition)
-			if topic, _ := b.set.Topic(name); topic.Internal || !r.may(opWrite, onTopic, name) {
+			if topic, _ := b.set.Topic(name); topic.Internal || !r.allowed(opWrite, onTopic, name) {
 				continue
 			}
 			batch, _, berr := record.Split(t.Partitions[j].Records)
