@@ -246,7 +246,7 @@ func (t *transaction) isNext(has Identity) bool {
 func (s *State) check(id string, p Identity) (*transaction, *kerr.Error) {
 	t := s.txns[id]
 	switch {
-	case t == nil || t.producerID != p.ProducerID && t.previous != p.ProducerID:
+	case t == nil || p.ProducerID < 0 || t.producerID != p.ProducerID && t.previous != p.ProducerID:
 		return nil, kerr.InvalidProducerIDMapping
 	case p != Identity{t.producerID, t.epoch} && !invariant.Off("transaction-fenced"):
 		return t, kerr.ProducerFenced
