@@ -9,7 +9,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -196,6 +198,47 @@ func TestClientsLogInWithTokens(t *testing.T) {
 					}
 				}
 			})
+		}
+	}
+}
+
+// A listener that others than this machine could reach and that asks nobody who it is does not start, nor one over which
+// passwords would go readable: the error says which, and what to do. With the explicit flag the server goes on, as far
+// as to an address that this machine does not have.
+func TestExposedListenersNeedAnExplicitFlag(t *testing.T) {
+	t.Parallel()
+	const elsewhere = "192.0.2.1:9092" // of documentation (RFC 5737): nobody's
+	admin := secretFile(t, "correct horse")
+	users := []string{"--users", "admin:" + admin, "--super-users", "User:admin"}
+	for name, tc := range map[string]struct {
+		flags []string
+		says  string
+	}{
+		"kafka":                 {[]string{"--kafka", elsewhere}, "everybody who reaches it could do everything"},
+		"kafka on all":          {[]string{"--kafka", "0.0.0.0:9092", "--kafka-advertised", "localhost:9092"}, "everybody who reaches it could do everything"},
+		"kafka on all, unnamed": {[]string{"--kafka", ":9092", "--kafka-advertised", "localhost:9092"}, "everybody who reaches it could do everything"},
+		"kafka on all of IPv6":  {[]string{"--kafka", "[::]:9092", "--kafka-advertised", "localhost:9092"}, "everybody who reaches it could do everything"},
+		"http":                  {[]string{"--http", elsewhere}, "listener http on " + elsewhere},
+		"the second listener":   {[]string{"--listeners", "IN://127.0.0.1:0,OUT://" + elsewhere, "--listener-protocols", "IN:PLAINTEXT,OUT:PLAINTEXT"}, "listener OUT on " + elsewhere},
+		"PLAIN without TLS":     {append(users, "--kafka", elsewhere, "--kafka-protocol", "SASL_PLAINTEXT", "--sasl-mechanisms", "PLAIN"), "passwords would go over the network readable"},
+	} {
+		start := func(more ...string) (out string, code int) {
+			args := append([]string{"serve", "--data", t.TempDir(), "--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0"}, tc.flags...)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // one that starts all the same would not end
+			defer cancel()
+			cmd := exec.CommandContext(ctx, binary, append(args, more...)...)
+			cmd.Env = environment()
+			text, _ := cmd.CombinedOutput() // the exit code is looked at
+			return string(text), cmd.ProcessState.ExitCode()
+		}
+		if out, code := start(); code == 0 || !strings.Contains(out, tc.says) || !strings.Contains(out, "allow-insecure") {
+			t.Errorf("%s: exit %d, want an error that says %q and allow-insecure:\n%s", name, code, tc.says, out)
+		}
+		if !slices.ContainsFunc(tc.flags, func(f string) bool { return strings.Contains(f, elsewhere) }) {
+			continue // it would listen
+		}
+		if out, code := start("--allow-insecure"); code == 0 || strings.Contains(out, tc.says) || !strings.Contains(out, "cannot assign requested address") {
+			t.Errorf("%s with --allow-insecure: exit %d, want that %s cannot be listened on:\n%s", name, code, elsewhere, out)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -12,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 // kafkaTools runs the command line tools of Kafka in one JVM (lab/tools).
@@ -157,7 +160,7 @@ func TestKafkaTools(t *testing.T) {
 		{"", configTool, "--describe --entity-type groups", 0, nil},
 		{"", configTool, "--alter --entity-type groups --entity-name g --add-config consumer.session.timeout.ms=50000", 0, []string{"Completed updating config for group g"}},
 		{"", configTool, "--alter --entity-type groups --entity-name g --add-config consumer.session.timeout.ms=60001", 1, []string{"between 45000 and 60000"}},
-		{"", configTool, "--alter --entity-type groups --entity-name g --add-config consumer.nothing=1", 1, []string{"there are consumer.heartbeat.interval.ms"}},
+		{"", configTool, "--alter --entity-type groups --entity-name g --add-config consumer.nothing=1", 1, []string{"there are consumer.assignment.interval.ms"}},
 		{"", configTool, "--describe --entity-type groups --entity-name g", 0, []string{"consumer.session.timeout.ms=50000"}},
 		{"", "LogDirsCommand", "--describe", 0, []string{`"logDir":"object-store"`, `"partition":"orders-0"`}},
 		{"", "FeatureCommand", "describe", 0, nil},
@@ -184,6 +187,51 @@ func TestKafkaTools(t *testing.T) {
 		{"", "TransactionsCommand", "find-hanging --broker-id 1", 0, []string{"Coordinator"}},
 		{"", aclTool, "--list", 1, []string{"SecurityDisabledException"}},
 	}, at...)
+}
+
+// The tool for transactions shows one that is open, with its producer, does not take it for one that hangs, and aborts it.
+func TestKafkaToolsOfTransactions(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	s.createTopic("orders", 1, time.Second)
+	cl := s.client(kgo.TransactionalID("copier"), kgo.DefaultProduceTopic("orders"), kgo.TransactionTimeout(10*time.Minute))
+	begin := func() error {
+		return errors.Join(cl.BeginTransaction(), cl.ProduceSync(t.Context(), kgo.StringRecord("v")).FirstErr())
+	}
+	if err := errors.Join(begin(), cl.EndTransaction(t.Context(), kgo.TryCommit), begin()); err != nil { // one that is over, one that stays open
+		t.Fatal(err)
+	}
+	stable := func() int64 {
+		offsets, err := s.admin().ListCommittedOffsets(t.Context(), "orders")
+		if err != nil {
+			t.Fatal(err)
+		}
+		o, _ := offsets.Lookup("orders", 0)
+		return o.Offset
+	}
+	if got := stable(); got != 2 { // a record and its marker
+		t.Fatalf("stable up to %d, want 2", got)
+	}
+	id, _, err := cl.ProducerID(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := startKafkaTools(t, s)
+	k.session([]toolRun{
+		{"", "TransactionsCommand", "list", 0, []string{"copier", "Ongoing", fmt.Sprint(id)}},
+		{"", "TransactionsCommand", "list --duration-filter 3600000", 0, []string{"TransactionalId"}},
+		{"", "TransactionsCommand", "describe --transactional-id copier", 0, []string{"Ongoing", "600000", "orders-0"}},
+		{"", "TransactionsCommand", "describe-producers --topic orders --partition 0", 0, []string{fmt.Sprint(id), "2"}},
+		{"", "TransactionsCommand", "find-hanging --broker-id 1", 0, []string{"Coordinator"}},
+		{"", "TransactionsCommand", "abort --topic orders --partition 0 --start-offset 2", 0, nil},
+		{"", "TransactionsCommand", "describe-producers --topic orders --partition 0", 0, []string{"None"}},
+	}, "--bootstrap-server", s.kafka)
+	if got := stable(); got != 4 {
+		t.Errorf("stable up to %d after it was aborted, want 4", got)
+	}
+	if printed, code := k.run("", "TransactionsCommand", "--bootstrap-server", s.kafka, "find-hanging", "--broker-id", "1"); code != 0 || strings.Contains(printed, "orders") {
+		t.Errorf("exit %d: a transaction of a coordinator is taken for one that hangs:\n%s", code, printed)
+	}
 }
 
 // The tools that administer users and access, by a user who may do everything: what they give and
