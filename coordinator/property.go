@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"fmt"
-	"hash/crc32"
 	"maps"
 	"slices"
 	"strconv"
@@ -10,15 +9,15 @@ import (
 
 	"github.com/apache/iceberg-go"
 	"github.com/google/uuid"
+
+	"github.com/tabletopic/tabletopic/internal/crc32c"
 )
 
 // The parts that the texts of table_format.go, totals_format.go and heads_format.go have in common.
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 // withSum returns a property's text with its checksum.
 func withSum(text string) string {
-	return fmt.Sprintf("%s%08x", text, crc32.Checksum([]byte(text), castagnoli))
+	return fmt.Sprintf("%s%08x", text, crc32c.Checksum([]byte(text)))
 }
 
 // fields checks version and checksum of a value and splits it in n fields.

@@ -5,10 +5,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"slices"
 
+	"github.com/tabletopic/tabletopic/internal/crc32c"
 	"github.com/tabletopic/tabletopic/streamstore"
 )
 
@@ -29,8 +29,6 @@ const (
 	rangesHeader  = len(rangesMagic) + 1
 	minRangeSize  = 4
 )
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // errCorruptRanges says that a stored value is not what was written.
 var errCorruptRanges = errors.New("corrupt stream set ranges")
@@ -54,7 +52,7 @@ func appendRanges(dst []byte, ranges []streamstore.StreamRange) []byte {
 
 // sealed appends the checksum.
 func sealed(body []byte) []byte {
-	return binary.BigEndian.AppendUint32(body, crc32.Checksum(body, castagnoli))
+	return binary.BigEndian.AppendUint32(body, crc32c.Checksum(body))
 }
 
 // unsealed returns what is before the checksum, if that is right. It comes before a look at
@@ -65,7 +63,7 @@ func unsealed(src []byte) (body []byte, ok bool) {
 		return nil, false
 	}
 	body = src[:len(src)-4]
-	return body, crc32.Checksum(body, castagnoli) == binary.BigEndian.Uint32(src[len(body):])
+	return body, crc32c.Checksum(body) == binary.BigEndian.Uint32(src[len(body):])
 }
 
 // parseRanges reads what appendRanges wrote, and nothing else.

@@ -233,18 +233,25 @@ func (d *Dir) write(path string, body [][]byte) error {
 	if err != nil {
 		return err
 	}
-	for _, p := range body {
-		if d.fs != vfs.Default {
-			p = slices.Clone(p) // other file systems may scribble on it, vfs.File says
-		}
-		if _, err = f.Write(p); err != nil {
-			break
-		}
+	if d.fs == vfs.Default {
+		err = writePieces(f, body)
+	} else {
+		err = writeCopies(f, body)
 	}
 	if err == nil && !invariant.Off("dir-sync-file") {
 		err = f.Sync()
 	}
 	return errors.Join(err, f.Close())
+}
+
+// writeCopies writes to a file system that may scribble on what it is given, as vfs.File says.
+func writeCopies(f vfs.File, pieces [][]byte) error {
+	for _, p := range pieces {
+		if _, err := f.Write(slices.Clone(p)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // publish gives the finished file temp its name, in a directory that is there for good.

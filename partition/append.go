@@ -119,7 +119,7 @@ func (p *Partition) appendLocked(ctx context.Context, b record.Batch, check func
 	p.pending = append(p.pending, pendingAppend{end: b.NextOffset(), result: result, done: done})
 	p.mu.Unlock()
 
-	got, err := p.log.Append(ctx, streamstore.RecordBatch{Count: b.Count(), MaxTimestamp: b.MaxTimestamp(), Payload: b}, p.durable)
+	got, err := p.log.AppendSummed(ctx, streamstore.RecordBatch{Count: b.Count(), MaxTimestamp: b.MaxTimestamp(), Payload: b}, b.Checksum(), p.durable)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err != nil {

@@ -6,14 +6,15 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/tabletopic/tabletopic/internal/crc32c"
 	"github.com/tabletopic/tabletopic/objectstore"
 	"github.com/tabletopic/tabletopic/record"
 )
@@ -29,7 +30,7 @@ func TestAppendRefuses(t *testing.T) {
 	edit := func(at int, b ...byte) []byte {
 		out := bytes.Clone(good)
 		copy(out[at:], b)
-		binary.BigEndian.PutUint32(out[17:], crc32.Checksum(out[21:], castagnoli))
+		binary.BigEndian.PutUint32(out[17:], crc32c.Checksum(out[21:]))
 		return out
 	}
 	for _, test := range []struct {
@@ -408,5 +409,39 @@ func BenchmarkAppend(b *testing.B) {
 			wg.Wait()
 			b.ReportMetric(float64(b.N)*1000/b.Elapsed().Seconds()/1e6, "Mrecords/s")
 		})
+	}
+}
+
+// Batches so large that their checksum goes into those of the log are read after a crash and from objects, whatever
+// the append changed of them.
+func TestLargeBatchesAreReadBack(t *testing.T) {
+	c := newCluster(t)
+	n := c.start()
+	large := func(i int) string { return strings.Repeat(fmt.Sprint(i), 10*crc32c.WorthCombining) }
+	configs := map[string]map[string]string{
+		"as-it-comes": nil,
+		"append-time": {"message.timestamp.type": "LogAppendTime"},
+		"recompress":  {"compression.type": "lz4"},
+		"inflate":     {"compression.type": "uncompressed"},
+	}
+	for topic, config := range configs {
+		p := n.create(t, topic, 1, config)
+		mustAppend(t, p, produced{producer: 7, values: []string{large(0), "small"}})
+		mustAppend(t, p, produced{codec: record.CodecGzip, values: []string{large(1)}})
+		data := produced{values: []string{large(2)}}.bytes(t)
+		record.Batch(data).SetMaxTimestamp(math.MaxInt64) // is corrected
+		done := make(chan error, 1)
+		if err := p.Append(t.Context(), data, func(_ AppendResult, err error) { done <- err }); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 { // what was in the WAL is in objects then
+		n = c.start()
+		for topic := range configs {
+			wantValues(t, n.partition(t, topic, 0), 0, large(0), "small", large(1), large(2))
+		}
 	}
 }

@@ -5,12 +5,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"maps"
 	"slices"
 
 	"github.com/google/uuid"
+
+	"github.com/tabletopic/tabletopic/internal/crc32c"
 )
 
 // A checkpoint is one batch of a partition's meta stream: all that the partition knows of
@@ -50,8 +51,6 @@ var (
 	errCheckpointVersion = errors.New("checkpoint of a newer version")
 )
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 func appendCheckpoint(dst []byte, s *state) []byte {
 	start := len(dst)
 	dst = append(append(dst, checkpointMagic...), checkpointVersion)
@@ -89,7 +88,7 @@ func appendCheckpoint(dst []byte, s *state) []byte {
 		before = t
 	}
 	dst = appendUints(dst, uint64(s.cleaned))
-	return binary.BigEndian.AppendUint32(dst, crc32.Checksum(dst[start:], castagnoli))
+	return binary.BigEndian.AppendUint32(dst, crc32c.Checksum(dst[start:]))
 }
 
 func sortedSources(letters map[letterSource]int64) []letterSource {
@@ -111,7 +110,7 @@ func parseCheckpoint(s *state, src []byte) error {
 	if v := version; v == 0 || v > checkpointVersion {
 		return fmt.Errorf("%w: %d, this program reads up to %d", errCheckpointVersion, v, checkpointVersion)
 	}
-	if got := crc32.Checksum(body, castagnoli); got != sum {
+	if got := crc32c.Checksum(body); got != sum {
 		return fmt.Errorf("%w: checksum %08x, it says %08x", errCheckpoint, got, sum)
 	}
 	r := &varints{src: body[len(checkpointMagic)+1:]}

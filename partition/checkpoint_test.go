@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"hash/crc32"
 	"os"
 	"path/filepath"
 	"testing"
@@ -14,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
+	"github.com/tabletopic/tabletopic/internal/crc32c"
 	"github.com/tabletopic/tabletopic/streamstore"
 )
 
@@ -248,5 +248,5 @@ func TestProducersAreBounded(t *testing.T) {
 }
 
 func sum(b []byte) []byte {
-	return binary.BigEndian.AppendUint32(nil, crc32.Checksum(b, castagnoli))
+	return binary.BigEndian.AppendUint32(nil, crc32c.Checksum(b))
 }

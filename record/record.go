@@ -24,7 +24,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
+
+	"github.com/tabletopic/tabletopic/internal/crc32c"
 )
 
 // HeaderSize is the size in bytes of a batch without its records.
@@ -70,8 +71,6 @@ var (
 	// ErrTooLarge says that a batch decompresses to more than the reader's limit.
 	ErrTooLarge = errors.New("record batch too large")
 )
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Batch is one record batch as on the wire. Its accessors need at least [HeaderSize]
 // bytes, which Split and Check make sure of.
@@ -120,7 +119,7 @@ func (b Batch) Check() error {
 	if length := int32(binary.BigEndian.Uint32(b[lengthAt:])); int64(length) != int64(len(b)-lengthCountsAfter) {
 		return fmt.Errorf("%w: length field says %d, %d bytes follow it", ErrCorrupt, length, len(b)-lengthCountsAfter)
 	}
-	if got, want := crc32.Checksum(b[attributesAt:], castagnoli), b.crc(); got != want {
+	if got, want := crc32c.Checksum(b[attributesAt:]), b.crc(); got != want {
 		return fmt.Errorf("%w: checksum %08x, header says %08x", ErrCorrupt, got, want)
 	}
 	if c := b.Codec(); c > CodecZstd {
@@ -226,6 +225,15 @@ func (b Batch) lastOffsetDelta() int32 {
 
 func (b Batch) crc() uint32 { return binary.BigEndian.Uint32(b[crcAt:]) }
 
+// Checksum is the CRC-32C of the whole batch, by the one in its header, which must be right; 0 for a batch so small that
+// to sum it up is quicker.
+func (b Batch) Checksum() uint32 {
+	if len(b) < crc32c.WorthCombining {
+		return 0
+	}
+	return crc32c.Extend(crc32c.Checksum(b[:attributesAt]), b[attributesAt:], b.crc())
+}
+
 func (b Batch) setCRC() {
-	binary.BigEndian.PutUint32(b[crcAt:], crc32.Checksum(b[attributesAt:], castagnoli))
+	binary.BigEndian.PutUint32(b[crcAt:], crc32c.Checksum(b[attributesAt:]))
 }

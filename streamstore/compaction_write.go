@@ -75,7 +75,7 @@ func (w *compactionWriter) step(ctx context.Context, runs []run) error {
 		}
 		id := w.takeID()
 		b := newObjectBuilder(KindStream, id)
-		b.addStream(rng.Stream, batches, w.c.s.cfg.BlockBytes)
+		b.addStream(rng.Stream, batches, nil, w.c.s.cfg.BlockBytes)
 		body, size := b.finish()
 		w.comp.Streams = append(w.comp.Streams, StreamObject{ID: id, Size: size, Range: rng})
 		g.Go(func() error { return w.c.put(gctx, id, body, size) })
@@ -187,7 +187,7 @@ func (w *compactionWriter) addToSet(ctx context.Context, number int, rng StreamR
 		w.set.copies = true
 		w.comp.StreamSets = append(w.comp.StreamSets, StreamSetObject{ID: w.set.id})
 	}
-	w.set.addStream(rng.Stream, batches, w.c.s.cfg.BlockBytes)
+	w.set.addStream(rng.Stream, batches, nil, w.c.s.cfg.BlockBytes)
 	set := &w.comp.StreamSets[len(w.comp.StreamSets)-1]
 	set.Ranges = append(set.Ranges, rng)
 	return nil

@@ -2,8 +2,9 @@ package streamstore
 
 import (
 	"encoding/binary"
-	"hash/crc32"
 	"io"
+
+	"github.com/tabletopic/tabletopic/internal/crc32c"
 )
 
 // Composite object, version 1: a second-level index of one stream. It holds no data, but the
@@ -98,7 +99,7 @@ func appendComposite(dst []byte, c composite) []byte {
 			dst = appendIndexEntry(dst, e)
 		}
 	}
-	dst = binary.BigEndian.AppendUint32(dst, crc32.Checksum(dst[at:], castagnoli))
+	dst = binary.BigEndian.AppendUint32(dst, crc32c.Checksum(dst[at:]))
 	return append(dst, compositeTrailerMagic[:]...)
 }
 
@@ -108,7 +109,7 @@ func parseComposite(src []byte) (c composite, err error) {
 		return c, corrupt("composite object of %d bytes, % x, want magic %q", len(src), src[:min(len(src), 4)], compositeMagic[:])
 	}
 	body, trailer := src[:len(src)-compositeTrailerSize], src[len(src)-compositeTrailerSize:]
-	if got, want := crc32.Checksum(body, castagnoli), binary.BigEndian.Uint32(trailer); got != want || [4]byte(trailer[4:]) != compositeTrailerMagic {
+	if got, want := crc32c.Checksum(body), binary.BigEndian.Uint32(trailer); got != want || [4]byte(trailer[4:]) != compositeTrailerMagic {
 		return c, corrupt("composite object checksum %08x, want %08x, and magic %q at the end", got, want, compositeTrailerMagic[:])
 	}
 	if err := checkVersion("composite object", src[4], compositeVersion); err != nil {

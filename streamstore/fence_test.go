@@ -400,13 +400,13 @@ func (e *env) restoreWAL(s *Store, payloads ...string) {
 	}
 	var entries []entry
 	for i, p := range payloads {
-		entries = append(entries, entry{&Stream{id: 1, epoch: 1}, RecordBatch{BaseOffset: int64(i), Count: 1, Payload: []byte(p)}, nil})
+		entries = append(entries, entry{stream: &Stream{id: 1, epoch: 1}, batch: RecordBatch{BaseOffset: int64(i), Count: 1, Payload: []byte(p)}})
 	}
 	for seq := range data[0] {
 		b := testBulk(seq, entries)
 		entries = entries[:0:0]
 		if len(b.entries) == 0 {
-			b = testBulk(seq, []entry{{&Stream{id: 999}, RecordBatch{Count: 1}, nil}})
+			b = testBulk(seq, []entry{{stream: &Stream{id: 999}, batch: RecordBatch{Count: 1}}})
 		}
 		if err := e.memory.PutIfAbsent(context.Background(), walKey(1, s.Node().Epoch, seq), b.seal(s.Node(), nonce{1})...); err != nil {
 			e.t.Fatal(err)
@@ -607,7 +607,7 @@ func TestSweepLeavesFences(t *testing.T) {
 		old.abandon()
 		e.open(e.config(kind)).abandon()
 		dir := walLifeDir("/wal", 1, old.Node().Epoch)
-		late := bytes.Join(testBulk(5, []entry{{&Stream{id: 1, epoch: 1}, RecordBatch{BaseOffset: 1, Count: 1}, nil}}).seal(old.Node(), nonce{9}), nil)
+		late := bytes.Join(testBulk(5, []entry{{stream: &Stream{id: 1, epoch: 1}, batch: RecordBatch{BaseOffset: 1, Count: 1}}}).seal(old.Node(), nonce{9}), nil)
 		if kind == WALObject {
 			if err := e.memory.Put(ctx, walKey(1, old.Node().Epoch, 5), late); err != nil {
 				t.Fatal(err)

@@ -21,9 +21,9 @@ var newFixtures = flag.Bool("new-fixtures", false, "write the fixtures of a form
 
 func formatEntries() []entry {
 	return []entry{
-		{&Stream{id: 7, epoch: 3}, RecordBatch{BaseOffset: 100, Count: 5, MaxTimestamp: 1_700_000_000_123, Payload: []byte("hello, log")}, nil},
-		{&Stream{id: 8, epoch: 1}, RecordBatch{BaseOffset: 0, Count: 1, MaxTimestamp: -1}, nil},
-		{&Stream{id: 7, epoch: 3}, RecordBatch{BaseOffset: 105, Count: 1, MaxTimestamp: 1_700_000_000_456, Payload: bytes.Repeat([]byte{0xab}, 40)}, nil},
+		{stream: &Stream{id: 7, epoch: 3}, batch: RecordBatch{BaseOffset: 100, Count: 5, MaxTimestamp: 1_700_000_000_123, Payload: []byte("hello, log")}},
+		{stream: &Stream{id: 8, epoch: 1}, batch: RecordBatch{BaseOffset: 0, Count: 1, MaxTimestamp: -1}},
+		{stream: &Stream{id: 7, epoch: 3}, batch: RecordBatch{BaseOffset: 105, Count: 1, MaxTimestamp: 1_700_000_000_456, Payload: bytes.Repeat([]byte{0xab}, 40)}},
 	}
 }
 
@@ -38,18 +38,18 @@ func formatFence() []byte {
 
 func formatStreamSet() []byte {
 	b := newObjectBuilder(KindStreamSet, 77)
-	b.addStream(3, []RecordBatch{{BaseOffset: 1 << 40, Count: 2, MaxTimestamp: -1, Payload: []byte("far out")}}, 64)
+	b.addStream(3, []RecordBatch{{BaseOffset: 1 << 40, Count: 2, MaxTimestamp: -1, Payload: []byte("far out")}}, nil, 64)
 	b.addStream(7, []RecordBatch{
 		{BaseOffset: 100, Count: 5, MaxTimestamp: 1_700_000_000_123, Payload: []byte("hello, log")},
 		{BaseOffset: 105, Count: math.MaxInt32, MaxTimestamp: 1_700_000_000_456, Payload: bytes.Repeat([]byte{0xab}, 40)},
-	}, 64)
+	}, nil, 64)
 	body, _ := b.finish()
 	return bytes.Join(body, nil)
 }
 
 func formatStream() []byte {
 	b := newObjectBuilder(KindStream, 78)
-	b.addStream(9, []RecordBatch{{BaseOffset: 0, Count: 1, MaxTimestamp: 1, Payload: []byte("a")}, {BaseOffset: 1, Count: 1, MaxTimestamp: 2}}, 512)
+	b.addStream(9, []RecordBatch{{BaseOffset: 0, Count: 1, MaxTimestamp: 1, Payload: []byte("a")}, {BaseOffset: 1, Count: 1, MaxTimestamp: 2}}, nil, 512)
 	body, _ := b.finish()
 	return bytes.Join(body, nil)
 }
@@ -188,7 +188,7 @@ func FuzzWALBulk(f *testing.F) {
 			if err != nil {
 				return
 			}
-			entries = append(entries, entry{&Stream{id: r.stream, epoch: r.epoch}, r.batch, nil})
+			entries = append(entries, entry{stream: &Stream{id: r.stream, epoch: r.epoch}, batch: r.batch})
 			body = rest
 		}
 		if h.kind != bulkData || len(entries) != int(h.count) {
@@ -248,7 +248,7 @@ func FuzzBlock(f *testing.F) {
 			return
 		}
 		b := newObjectBuilder(KindStream, 1)
-		b.addStream(h.stream, batches, math.MaxInt)
+		b.addStream(h.stream, batches, nil, math.MaxInt)
 		body, _ := b.finish()
 		again := bytes.Join(body, nil)[objectHeaderSize:][:len(data)]
 		clear(data[24:28]) // reserved: whatever it holds is passed over

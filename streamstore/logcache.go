@@ -39,15 +39,17 @@ type streamSpan struct {
 	stream  StreamID
 	epoch   int64
 	batches []RecordBatch
-	bytes   int64 // in an object
-	newest  int64 // largest timestamp
+	sums    []uint32 // CRC-32C of each payload; 0 if not known
+	bytes   int64    // in an object
+	newest  int64    // largest timestamp
 }
 
 func (s *streamSpan) start() int64 { return s.batches[0].BaseOffset }
 func (s *streamSpan) end() int64   { return s.batches[len(s.batches)-1].End() }
 
-func (s *streamSpan) add(b RecordBatch) {
+func (s *streamSpan) add(b RecordBatch, sum uint32) {
 	s.batches = append(s.batches, b)
+	s.sums = append(s.sums, sum)
 	s.bytes += int64(batchHeaderSize + len(b.Payload))
 	s.newest = max(s.newest, b.MaxTimestamp)
 }
@@ -60,13 +62,13 @@ func newCacheBlock(now time.Time) *cacheBlock {
 	return &cacheBlock{spans: make(map[StreamID]*streamSpan), born: now, uploaded: make(chan struct{})}
 }
 
-func (b *cacheBlock) add(stream StreamID, epoch int64, batch RecordBatch) (*streamSpan, bool) {
+func (b *cacheBlock) add(stream StreamID, epoch int64, batch RecordBatch, sum uint32) (*streamSpan, bool) {
 	s, ok := b.spans[stream]
 	if !ok {
 		s = &streamSpan{stream: stream, epoch: epoch, newest: -1}
 		b.spans[stream] = s
 	}
-	s.add(batch)
+	s.add(batch, sum)
 	return s, !ok
 }
 
@@ -96,7 +98,7 @@ func (c *logCache) add(b *bulk, limit int64, streams int, now time.Time) (look b
 			c.active = newCacheBlock(now)
 			look = true
 		}
-		span, isNew := c.active.add(e.stream.id, e.stream.epoch, e.batch)
+		span, isNew := c.active.add(e.stream.id, e.stream.epoch, e.batch, e.sum)
 		if isNew {
 			c.streams[span.stream] = append(c.streams[span.stream], span)
 		}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"hash/crc32"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/tabletopic/tabletopic/internal/crc32c"
 	"github.com/tabletopic/tabletopic/objectstore"
 )
 
@@ -418,9 +418,9 @@ func (m *model) finish() {
 			if p != string(st.batches[i+k].Payload) {
 				m.fatalf("stream %d: batch %d differs", st.handle.ID(), k)
 			}
-			m.digest = crc32.Update(m.digest, castagnoli, []byte(p))
+			m.digest = crc32c.Update(m.digest, []byte(p))
 		}
-		m.digest = crc32.Update(m.digest, castagnoli, []byte(fmt.Sprint(st.handle.StartOffset(), st.handle.ConfirmOffset())))
+		m.digest = crc32c.Update(m.digest, []byte(fmt.Sprint(st.handle.StartOffset(), st.handle.ConfirmOffset())))
 	}
 	m.leaveNothing()
 	if err := m.store.Close(context.Background()); err != nil {

@@ -2,8 +2,9 @@ package streamstore
 
 import (
 	"encoding/binary"
-	"hash/crc32"
 	"slices"
+
+	"github.com/tabletopic/tabletopic/internal/crc32c"
 )
 
 // Data object, version 1: a stream set object (kind 1) or a stream object (kind 2).
@@ -61,14 +62,14 @@ func appendObjectHeader(dst []byte, kind ObjectKind, id ObjectID) []byte {
 	dst = append(dst, objectMagic[:]...)
 	dst = append(dst, objectVersion, byte(kind), 0, 0)
 	dst = binary.BigEndian.AppendUint64(dst, uint64(id))
-	return binary.BigEndian.AppendUint32(dst, crc32.Checksum(dst[at:], castagnoli))
+	return binary.BigEndian.AppendUint32(dst, crc32c.Checksum(dst[at:]))
 }
 
 func parseObjectHeader(src []byte) (kind ObjectKind, id ObjectID, tail []byte, err error) {
 	if len(src) < objectHeaderSize || [4]byte(src) != objectMagic {
 		return 0, 0, nil, corrupt("object header % x, want magic %q", src[:min(len(src), 4)], objectMagic[:])
 	}
-	if got, want := crc32.Checksum(src[:16], castagnoli), binary.BigEndian.Uint32(src[16:]); got != want {
+	if got, want := crc32c.Checksum(src[:16]), binary.BigEndian.Uint32(src[16:]); got != want {
 		return 0, 0, nil, corrupt("object header checksum %08x, want %08x", got, want)
 	}
 	if err := checkVersion("data object", src[4], objectVersion); err != nil {
@@ -144,7 +145,7 @@ func parseBlock(src []byte) (h blockHeader, batches []RecordBatch, err error) {
 	if uint64(h.body) != uint64(len(body)) || h.batches == 0 || uint64(h.batches)*batchHeaderSize > uint64(len(body)) {
 		return h, nil, corrupt("block of %d batches in %d bytes, found %d bytes", h.batches, h.body, len(body))
 	}
-	crc := crc32.Update(crc32.Checksum(src[:28], castagnoli), castagnoli, body)
+	crc := crc32c.Update(crc32c.Checksum(src[:28]), body)
 	if crc != h.crc {
 		return h, nil, corrupt("block checksum %08x, want %08x", crc, h.crc)
 	}
@@ -209,7 +210,7 @@ func appendFooter(dst []byte, f footer) []byte {
 	dst = binary.BigEndian.AppendUint64(dst, uint64(f.size))
 	dst = binary.BigEndian.AppendUint64(dst, uint64(f.id))
 	dst = binary.BigEndian.AppendUint32(dst, f.indexCRC)
-	dst = binary.BigEndian.AppendUint32(dst, crc32.Checksum(dst[at:], castagnoli))
+	dst = binary.BigEndian.AppendUint32(dst, crc32c.Checksum(dst[at:]))
 	return append(dst, footerMagic[:]...)
 }
 
@@ -222,7 +223,7 @@ func parseFooter(src []byte) (f footer, err error) {
 	if [4]byte(src[36:]) != footerMagic {
 		return f, corrupt("object footer magic %q, want %q", src[36:], footerMagic[:])
 	}
-	if got, want := crc32.Checksum(src[:32], castagnoli), binary.BigEndian.Uint32(src[32:]); got != want {
+	if got, want := crc32c.Checksum(src[:32]), binary.BigEndian.Uint32(src[32:]); got != want {
 		return f, corrupt("object footer checksum %08x, want %08x", got, want)
 	}
 	f = footer{
@@ -248,7 +249,7 @@ func parseIndex(src []byte) ([]indexEntry, error) {
 	if int64(len(src)) != int64(f.blocks)*indexEntrySize {
 		return nil, corrupt("index has %d bytes, want %d entries", len(src), f.blocks)
 	}
-	if got := crc32.Checksum(src, castagnoli); got != f.indexCRC {
+	if got := crc32c.Checksum(src); got != f.indexCRC {
 		return nil, corrupt("index checksum %08x, want %08x", got, f.indexCRC)
 	}
 	entries := make([]indexEntry, f.blocks)
@@ -307,27 +308,31 @@ func (b *objectBuilder) cut() {
 }
 
 // addStream appends the batches of one stream as blocks of about blockBytes. Streams must
-// come in order; batches must be contiguous.
-func (b *objectBuilder) addStream(stream StreamID, batches []RecordBatch, blockBytes int) {
+// come in order; batches must be contiguous. sums are the CRC-32C of the payloads, each 0 if
+// it is not known; nil if none is.
+func (b *objectBuilder) addStream(stream StreamID, batches []RecordBatch, sums []uint32, blockBytes int) {
+	if sums == nil {
+		sums = make([]uint32, len(batches))
+	}
 	for len(batches) > 0 {
 		n, body := 0, 0
 		for n < len(batches) && (n == 0 || body+batchHeaderSize+len(batches[n].Payload) <= blockBytes) {
 			body += batchHeaderSize + len(batches[n].Payload)
 			n++
 		}
-		b.addBlock(stream, batches[:n], body)
-		batches = batches[n:]
+		b.addBlock(stream, batches[:n], sums[:n], body)
+		batches, sums = batches[n:], sums[n:]
 	}
 }
 
-func (b *objectBuilder) addBlock(stream StreamID, batches []RecordBatch, body int) {
+func (b *objectBuilder) addBlock(stream StreamID, batches []RecordBatch, sums []uint32, body int) {
 	b.reserve(blockHeaderSize)
 	at := len(b.arena)
 	b.arena = appendBlockHeader(b.arena, blockHeader{stream: stream, start: batches[0].BaseOffset, batches: uint32(len(batches)), body: uint32(body)})
 	header := b.arena[at:]
-	crc := crc32.Checksum(header[:28], castagnoli)
+	crc := crc32c.Checksum(header[:28])
 	newest := int64(-1)
-	for _, batch := range batches {
+	for i, batch := range batches {
 		newest = max(newest, batch.MaxTimestamp)
 		n := batchHeaderSize
 		small := b.copies || len(batch.Payload) <= smallPayload
@@ -339,11 +344,10 @@ func (b *objectBuilder) addBlock(stream StreamID, batches []RecordBatch, body in
 		b.arena = appendBatchHeader(b.arena, batch)
 		if small {
 			b.arena = append(b.arena, batch.Payload...)
-			crc = crc32.Update(crc, castagnoli, b.arena[at:])
+			crc = crc32c.Update(crc, b.arena[at:])
 			continue
 		}
-		crc = crc32.Update(crc, castagnoli, b.arena[at:])
-		crc = crc32.Update(crc, castagnoli, batch.Payload)
+		crc = crc32c.Extend(crc32c.Update(crc, b.arena[at:]), batch.Payload, sums[i])
 		b.cut()
 		b.body = append(b.body, batch.Payload)
 	}
@@ -362,7 +366,7 @@ func (b *objectBuilder) finish() ([][]byte, int64) {
 	for _, e := range b.index {
 		tail = appendIndexEntry(tail, e)
 	}
-	f := footer{index: b.size, blocks: uint32(len(b.index)), size: b.size + int64(cap(tail)), id: b.id, indexCRC: crc32.Checksum(tail, castagnoli)}
+	f := footer{index: b.size, blocks: uint32(len(b.index)), size: b.size + int64(cap(tail)), id: b.id, indexCRC: crc32c.Checksum(tail)}
 	tail = appendFooter(tail, f)
 	return append(slices.Clip(b.body), tail), f.size
 }

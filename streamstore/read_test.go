@@ -212,7 +212,7 @@ func TestReadFollowsReplacedObject(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.addStream(st.ID(), batches, 4<<10)
+	b.addStream(st.ID(), batches, nil, 4<<10)
 	body, size := b.finish()
 	if err := e.memory.Put(ctx, ObjectKey(1000), body...); err != nil {
 		t.Fatal(err)

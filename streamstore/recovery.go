@@ -310,7 +310,7 @@ func (r *recovery) add(rec walRecord) error {
 	if r.block == nil {
 		r.block = newCacheBlock(time.Time{})
 	}
-	r.block.add(rec.stream, rec.epoch, rec.batch)
+	r.block.add(rec.stream, rec.epoch, rec.batch, 0)
 	st.End = rec.batch.End()
 	r.ends[rec.stream] = st
 	r.done.Records++

@@ -63,13 +63,20 @@ func (st *Stream) NextOffset() int64 {
 // append fences the handle. Append blocks only while the WAL or the log cache is full. If
 // it returns an error, nothing was appended and done is not called.
 func (st *Stream) Append(ctx context.Context, b RecordBatch, done func(error)) (base int64, err error) {
+	return st.AppendSummed(ctx, b, 0, done)
+}
+
+// AppendSummed is [Stream.Append] of a payload whose CRC-32C the caller knows to be sum: it goes into the checksums of what
+// is written, which are then not computed from the bytes again. A wrong one makes what is written unreadable; 0 stands for
+// one that is not known.
+func (st *Stream) AppendSummed(ctx context.Context, b RecordBatch, sum uint32, done func(error)) (base int64, err error) {
 	if b.Count < 1 {
 		return 0, fmt.Errorf("append to stream %d: batch spans %d offsets, want at least 1", st.id, b.Count)
 	}
 	if len(b.Payload) > maxPayload {
 		return 0, fmt.Errorf("append to stream %d: batch of %d bytes is over the limit of %d", st.id, len(b.Payload), maxPayload)
 	}
-	base, err = st.store.wal.append(ctx, st, b, done)
+	base, err = st.store.wal.append(ctx, st, b, sum, done)
 	if err != nil {
 		return 0, fmt.Errorf("append to stream %d: %w", st.id, err)
 	}

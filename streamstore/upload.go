@@ -279,7 +279,7 @@ func (s *streamSpan) streamRange() StreamRange {
 func (s *Store) putObject(ctx context.Context, kind ObjectKind, id ObjectID, spans []*streamSpan) (int64, error) {
 	b := newObjectBuilder(kind, id)
 	for _, span := range spans {
-		b.addStream(span.stream, span.batches, s.cfg.BlockBytes)
+		b.addStream(span.stream, span.batches, span.sums, s.cfg.BlockBytes)
 	}
 	body, size := b.finish()
 	_, err := retry(ctx, s.patience, "put object", func() (struct{}, error) {

@@ -3,12 +3,12 @@ package streamstore
 import (
 	"context"
 	"errors"
-	"hash/crc32"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/tabletopic/tabletopic/internal/crc32c"
 	"github.com/tabletopic/tabletopic/internal/invariant"
 )
 
@@ -42,6 +42,7 @@ type bulk struct {
 type entry struct {
 	stream *Stream
 	batch  RecordBatch
+	sum    uint32 // CRC-32C of the payload; 0 if not known
 	done   func(error)
 }
 
@@ -67,11 +68,23 @@ func (b *bulk) seal(node Node, by nonce) [][]byte {
 		seq: b.seq, nonce: by, body: uint64(b.size - walHeaderSize),
 	}
 	appendBulkHeader(b.chunks[0][:0], h)
-	var crc uint32
-	for _, c := range b.chunks {
-		crc = crc32.Update(crc, castagnoli, c)
+	return append(slices.Clip(b.chunks), appendBulkTrailer(make([]byte, 0, walTrailerSize), h.size(), b.checksum()))
+}
+
+// checksum is that of header and records: of the chunks, in which the entries follow one another.
+func (b *bulk) checksum() uint32 {
+	chunk, at := 0, walHeaderSize
+	crc := crc32c.Checksum(b.chunks[0][:at])
+	for i := range b.entries {
+		e := &b.entries[i]
+		if at == len(b.chunks[chunk]) {
+			chunk, at = chunk+1, 0
+		}
+		header := b.chunks[chunk][at : at+walRecordSize]
+		at += walRecordSize + len(e.batch.Payload)
+		crc = crc32c.Extend(crc32c.Update(crc, header), e.batch.Payload, e.sum)
 	}
-	return append(slices.Clip(b.chunks), appendBulkTrailer(make([]byte, 0, walTrailerSize), h.size(), crc))
+	return crc
 }
 
 // wal is the write-ahead log of this life of the node. Appends join the current bulk; its
@@ -118,7 +131,7 @@ const (
 
 	// batchOverhead is about what a batch costs in memory beside its record, until it is
 	// evicted: its entry in a bulk and its place in the log cache.
-	batchOverhead = 160
+	batchOverhead = 176
 )
 
 func newWAL(node Node, by nonce, device walDevice, cfg Config) *wal {
@@ -141,7 +154,7 @@ func (w *wal) inflight() int {
 
 // append gives the batch its offset and a place in the current bulk. It blocks only while
 // the WAL or the log cache is full.
-func (w *wal) append(ctx context.Context, st *Stream, b RecordBatch, done func(error)) (int64, error) {
+func (w *wal) append(ctx context.Context, st *Stream, b RecordBatch, sum uint32, done func(error)) (int64, error) {
 	size := walRecordSize + len(b.Payload)
 	w.mu.Lock()
 	for {
@@ -181,7 +194,7 @@ func (w *wal) append(ctx context.Context, st *Stream, b RecordBatch, done func(e
 	cur.memory += batchOverhead
 	payload := b.Payload
 	b.Payload = rec[walRecordSize:]
-	cur.entries = append(cur.entries, entry{st, b, done})
+	cur.entries = append(cur.entries, entry{st, b, sum, done})
 	cur.copying.Add(1)
 	w.unflushed += int64(size)
 	w.waiting += cur.memory - held

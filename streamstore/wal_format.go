@@ -4,7 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
+
+	"github.com/tabletopic/tabletopic/internal/crc32c"
 )
 
 // WAL bulk, version 1: one object of the s3 WAL, one group commit of the file WAL, where
@@ -52,7 +53,6 @@ const (
 var (
 	walMagic        = [4]byte{'T', 'W', 'A', 'L'}
 	walTrailerMagic = [4]byte{'L', 'A', 'W', 'T'}
-	castagnoli      = crc32.MakeTable(crc32.Castagnoli)
 )
 
 // ErrCorrupt says that stored bytes are not what was written. The error that wraps it
@@ -100,7 +100,7 @@ func appendBulkHeader(dst []byte, h bulkHeader) []byte {
 	dst = append(dst, h.nonce[:]...)
 	dst = binary.BigEndian.AppendUint64(dst, h.body)
 	dst = append(dst, 0, 0, 0, 0)
-	return binary.BigEndian.AppendUint32(dst, crc32.Checksum(dst[at:], castagnoli))
+	return binary.BigEndian.AppendUint32(dst, crc32c.Checksum(dst[at:]))
 }
 
 func parseBulkHeader(src []byte) (h bulkHeader, tail []byte, err error) {
@@ -110,7 +110,7 @@ func parseBulkHeader(src []byte) (h bulkHeader, tail []byte, err error) {
 	if [4]byte(src) != walMagic {
 		return h, nil, corrupt("magic %q, want %q: not a WAL of this program, or damaged; nothing was changed, put back what was there", src[:4], walMagic[:])
 	}
-	if got, want := crc32.Checksum(src[:60], castagnoli), binary.BigEndian.Uint32(src[60:]); got != want {
+	if got, want := crc32c.Checksum(src[:60]), binary.BigEndian.Uint32(src[60:]); got != want {
 		return h, nil, corrupt("WAL bulk header checksum %08x, want %08x", got, want)
 	}
 	if err := checkVersion("WAL bulk", src[4], walVersion); err != nil {
@@ -138,7 +138,7 @@ func parseBulkHeader(src []byte) (h bulkHeader, tail []byte, err error) {
 func appendBulkTrailer(dst []byte, size uint64, crc uint32) []byte {
 	at := len(dst)
 	dst = binary.BigEndian.AppendUint64(dst, size)
-	crc = crc32.Update(crc, castagnoli, dst[at:])
+	crc = crc32c.Update(crc, dst[at:])
 	dst = binary.BigEndian.AppendUint32(dst, crc)
 	return append(dst, walTrailerMagic[:]...)
 }
@@ -148,7 +148,7 @@ func appendFence(dst []byte, node NodeID, epoch int64, seq uint64, by nonce) []b
 	at := len(dst)
 	h := bulkHeader{kind: bulkFence, node: node, epoch: epoch, seq: seq, nonce: by}
 	dst = appendBulkHeader(dst, h)
-	return appendBulkTrailer(dst, h.size(), crc32.Checksum(dst[at:], castagnoli))
+	return appendBulkTrailer(dst, h.size(), crc32c.Checksum(dst[at:]))
 }
 
 // parseBulk parses the bulk at the start of src and checks all of it but the records.
@@ -164,7 +164,7 @@ func parseBulk(src []byte) (h bulkHeader, body, tail []byte, err error) {
 	if size := binary.BigEndian.Uint64(tr); size != h.size() || [4]byte(tr[12:]) != walTrailerMagic {
 		return h, nil, nil, corrupt("WAL bulk trailer says %d bytes and %q, want %d and %q", size, tr[12:], h.size(), walTrailerMagic[:])
 	}
-	if got, want := crc32.Checksum(src[:h.size()-8], castagnoli), binary.BigEndian.Uint32(tr[8:]); got != want {
+	if got, want := crc32c.Checksum(src[:h.size()-8]), binary.BigEndian.Uint32(tr[8:]); got != want {
 		return h, nil, nil, corrupt("WAL bulk checksum %08x, want %08x", got, want)
 	}
 	return h, body, src[h.size():], nil

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"log/slog"
 	"maps"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/tabletopic/tabletopic/internal/crc32c"
 	"github.com/tabletopic/tabletopic/internal/lab"
 	"github.com/tabletopic/tabletopic/objectstore"
 )
@@ -262,7 +262,7 @@ func TestFencePassesDataThatCameMeanwhile(t *testing.T) {
 // A taker that meets what it does not understand where its fence should go ends with the reason: it
 // can neither pass it nor fence.
 func TestFenceMeetsWhatItDoesNotKnow(t *testing.T) {
-	whole := bytes.Join(testBulk(0, []entry{{&Stream{id: 1, epoch: 1}, RecordBatch{Count: 1}, nil}}).seal(Node{ID: 1, Epoch: 1}, nonce{9}), nil)
+	whole := bytes.Join(testBulk(0, []entry{{stream: &Stream{id: 1, epoch: 1}, batch: RecordBatch{Count: 1}}}).seal(Node{ID: 1, Epoch: 1}, nonce{9}), nil)
 	for text, data := range map[string][]byte{
 		"newer version":   ofVersion(whole, walVersion+1),
 		"not a WAL":       bytes.Repeat([]byte("foreign "), 20),
@@ -470,7 +470,7 @@ func withRecord(bulk []byte, change func(rec []byte)) []byte {
 
 func withChecksums(b []byte) []byte {
 	sum := func(n int) []byte {
-		c := crc32.Checksum(b[:n], castagnoli)
+		c := crc32c.Checksum(b[:n])
 		return []byte{byte(c >> 24), byte(c >> 16), byte(c >> 8), byte(c)}
 	}
 	copy(b[walHeaderSize-4:], sum(walHeaderSize-4))

@@ -4,12 +4,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"math"
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/tabletopic/tabletopic/internal/crc32c"
 )
 
 // Control event, the value of a record of the control topic; the record's key is the topic
@@ -50,8 +51,6 @@ const (
 	maxEvent = 64 << 20  // bytes of body in all parts
 )
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 // ErrCorrupt says that bytes are not a control event.
 var ErrCorrupt = errors.New("corrupt control event")
 
@@ -87,7 +86,7 @@ func appendPart(dst []byte, p part) []byte {
 	dst = binary.BigEndian.AppendUint16(dst, uint16(p.index))
 	dst = binary.BigEndian.AppendUint16(dst, uint16(p.n))
 	dst = append(dst, p.body...)
-	return binary.BigEndian.AppendUint32(dst, crc32.Checksum(dst[start:], castagnoli))
+	return binary.BigEndian.AppendUint32(dst, crc32c.Checksum(dst[start:]))
 }
 
 // parsePart checks src, all of it, and points into it.
@@ -101,7 +100,7 @@ func parsePart(src []byte) (part, error) {
 		return part{}, fmt.Errorf("%w: version 0", ErrCorrupt)
 	}
 	end := len(src) - 4
-	if crc32.Checksum(src[:end], castagnoli) != binary.BigEndian.Uint32(src[end:]) {
+	if crc32c.Checksum(src[:end]) != binary.BigEndian.Uint32(src[end:]) {
 		return part{}, fmt.Errorf("%w: checksum mismatch", ErrCorrupt)
 	}
 	p := part{

@@ -120,6 +120,12 @@ func putReplaces(t *testing.T, b objectstore.Bucket) {
 func putJoinsParts(t *testing.T, b objectstore.Bucket) {
 	put(t, b, "parts", "", "a", "", "", "bc", strings.Repeat("d", 100_000), "e", "")
 	wantObject(t, b, "parts", "abc"+strings.Repeat("d", 100_000)+"e")
+	many := make([]string, 5000) // more than a system call takes
+	for i := range many {
+		many[i] = strings.Repeat(string(rune('a'+i%26)), i%7*(i%311))
+	}
+	put(t, b, "many", many...)
+	wantObject(t, b, "many", strings.Join(many, ""))
 	put(t, b, "none")
 	wantObject(t, b, "none", "")
 	if err := b.PutIfAbsent(t.Context(), "created", []byte("x"), []byte("y")); err != nil {
