@@ -20,6 +20,8 @@ func field(name, typ string) string { return fmt.Sprintf(`{"name":%q,"type":%s}`
 const (
 	idField = `{"name":"id","type":"long"}`
 	micros  = int64(1_700_000_000_123_456) // 2023-11-14T22:13:20.123456Z
+	samoa   = int64(1_325_246_400_000_000) // 2011-12-30T12:00:00Z
+	newYork = int64(1_678_588_200_000_000) // 2023-03-12T02:30:00Z
 )
 
 func avroCases() []valueCase {
@@ -53,6 +55,7 @@ func avroCases() []valueCase {
 			versions: []string{nine(""), nine(`{"name":"mid","default":{"a":"d","b":null},"type":{"type":"record","name":"M","fields":[{"name":"a","type":"string"},{"name":"b","type":["null","int"]}]}}`)},
 			records:  []versioned{{0, ninth(1, nil)}, {1, ninth(2, middle)}, {0, ninth(3, nil)}, {1, ninth(4, middle)}},
 			columns:  "id, f3, f4, f7, mid",
+			types:    "long, int, int, int, struct<a: string, b: int>",
 			want:     "id,f3,f4,f7,mid\n1,13,14,17,NULL\n2,23,24,27,\"{\"\"a\"\":\"\"x\"\",\"\"b\"\":null}\"\n3,33,34,37,NULL\n4,43,44,47,\"{\"\"a\"\":\"\"x\"\",\"\"b\"\":null}\"\n",
 		},
 		{
@@ -66,16 +69,19 @@ func avroCases() []valueCase {
 				{1, obj{"id": int64(2), "customer": obj{"n": 2, "more": obj{"mail": "x"}}, "items": []any{obj{"p": 2, "qty": 3}}, "meta": obj{"m": obj{"k": "a", "v": "b"}}}},
 			},
 			columns: "id, customer, items, meta",
+			types:   "long, struct<n: int, more: struct<mail: string>>, list<struct<p: int, qty: int>>, map<string, struct<k: string, v: string>>",
 			want: "id,customer,items,meta\n" +
 				"1,\"{\"\"more\"\":null,\"\"n\"\":1}\",\"[{\"\"p\"\":1,\"\"qty\"\":null}]\",\"{\"\"m\"\":{\"\"k\"\":\"\"a\"\",\"\"v\"\":null}}\"\n" +
 				"2,\"{\"\"more\"\":{\"\"mail\"\":\"\"x\"\"},\"\"n\"\":2}\",\"[{\"\"p\"\":2,\"\"qty\"\":3}]\",\"{\"\"m\"\":{\"\"k\"\":\"\"a\"\",\"\"v\"\":\"\"b\"\"}}\"\n",
 		},
 		{
 			topic:    "case-differs",
-			versions: []string{rec(idField + `,{"name":"userId","type":"int"}`), rec(idField + `,{"name":"userid","type":"int"}`)},
-			records:  []versioned{{0, obj{"id": int64(1), "userId": 5}}, {1, obj{"id": int64(2), "userid": 6}}},
+			versions: []string{rec(idField + `,{"name":"userId","type":"int"}`), rec(idField + `,{"name":"userid","type":"int"}`), rec(idField + `,{"name":"userId","type":"int"},{"name":"userid","type":"int"}`)},
+			records:  []versioned{{0, obj{"id": int64(1), "userId": 5}}, {1, obj{"id": int64(2), "userid": 6}}, {2, obj{"id": int64(3), "userId": 7, "userid": 8}}},
 			columns:  "id, userId",
+			types:    "long, int",
 			want:     "id,userId\n1,5\n2,6\n",
+			dead:     1, // its schema has both
 		},
 		{
 			topic:  "case-lower",
@@ -86,7 +92,20 @@ func avroCases() []valueCase {
 			},
 			records: []versioned{{0, obj{"id": int64(1), "userId": 5, "Place": obj{"City": "a"}}}, {1, obj{"id": int64(2), "userid": 6, "place": obj{"CITY": "b", "zipCode": "c"}}}},
 			columns: "id, userid, place",
+			types:   "long, int, struct<city: string, zipcode: string>",
 			want:    "id,userid,place\n1,5,\"{\"\"city\"\":\"\"a\"\",\"\"zipcode\"\":null}\"\n2,6,\"{\"\"city\"\":\"\"b\"\",\"\"zipcode\"\":\"\"c\"\"}\"\n",
+		},
+		{
+			topic:  "case-upper",
+			config: []string{"table.topic.column.case", "upper", "table.topic.partition.by", "bucket(userId, 4)", "table.topic.sort.by", "Place.City"},
+			versions: []string{
+				rec(idField + `,{"name":"userId","type":"int"},{"name":"Place","type":{"type":"record","name":"P","fields":[{"name":"City","type":"string"}]}}`),
+				rec(idField + `,{"name":"userid","type":"int"},{"name":"place","type":{"type":"record","name":"P","fields":[{"name":"CITY","type":"string"},{"name":"zipCode","type":"string"}]}}`),
+			},
+			records: []versioned{{0, obj{"id": int64(1), "userId": 5, "Place": obj{"City": "a"}}}, {1, obj{"id": int64(2), "userid": 6, "place": obj{"CITY": "b", "zipCode": "c"}}}},
+			columns: "ID, USERID, PLACE",
+			types:   "long, int, struct<CITY: string, ZIPCODE: string>",
+			want:    "ID,USERID,PLACE\n1,5,\"{\"\"CITY\"\":\"\"a\"\",\"\"ZIPCODE\"\":null}\"\n2,6,\"{\"\"CITY\"\":\"\"b\"\",\"\"ZIPCODE\"\":\"\"c\"\"}\"\n",
 		},
 		{
 			topic: "required-fields-vanish",
@@ -96,6 +115,7 @@ func avroCases() []valueCase {
 			},
 			records: []versioned{{0, obj{"id": int64(1), "s": "x", "cdc": obj{"key": obj{"a": 1, "b": 2}}}}, {1, obj{"id": int64(2), "cdc": obj{"key": obj{"a": 3}}}}},
 			columns: "id, s, cdc",
+			types:   "long, string, struct<key: struct<a: int, b: int>>",
 			want:    "id,s,cdc\n1,x,\"{\"\"key\"\":{\"\"a\"\":1,\"\"b\"\":2}}\"\n2,NULL,\"{\"\"key\"\":{\"\"a\"\":3,\"\"b\"\":null}}\"\n",
 		},
 		{
@@ -106,6 +126,7 @@ func avroCases() []valueCase {
 				{0, obj{"id": int64(2), "next": in("Node", obj{"id": int64(3), "next": in("Node", obj{"id": int64(4), "next": nil})})}},
 			},
 			columns: "id, next",
+			types:   "long, string",
 			want:    "id,next\n1,NULL\n2,\"{\"\"id\"\":3,\"\"next\"\":{\"\"id\"\":4,\"\"next\"\":null}}\"\n",
 		},
 		{
@@ -113,6 +134,7 @@ func avroCases() []valueCase {
 			versions: []string{rec(idField + `,{"name":"t","type":{"type":"string","logicalType":"uuid"}},{"name":"f","type":{"type":"fixed","name":"U","size":16,"logicalType":"uuid"}}`)},
 			records:  []versioned{{0, raw(1, "00112233-4455-6677-8899-aabbccddeeff", []byte("\x00\x11\x22\x33\x44\x55\x66\x77\x88\x99\xaa\xbb\xcc\xdd\xee\xff"))}},
 			columns:  "id, t, f",
+			types:    "long, uuid, uuid",
 			want:     "id,t,f\n1,00112233-4455-6677-8899-aabbccddeeff,00112233-4455-6677-8899-aabbccddeeff\n",
 		},
 		{
@@ -126,12 +148,37 @@ func avroCases() []valueCase {
 				{0, raw(1, micros, micros, micros/1000, micros*1000+999, micros, "2023-11-15T06:13:20.123456+08:00", int64(-1), int64(86_399_999), int64(7))},
 				{0, raw(2, int64(-1), int64(-1), int64(-1), int64(-1), int64(-1), "1969-12-31T23:59:59.999999Z", int64(-719_162), int64(0), int64(math.MinInt64))},
 				{0, raw(3, int64(253_402_300_799_999_999), int64(253_402_300_799_999_999), int64(0), int64(0), int64(0), "0001-01-01T00:00:00Z", int64(2_932_896), int64(1), int64(0))},
+				// Hours that the clocks of Samoa and of New York left out.
+				{0, raw(4, samoa, samoa, samoa/1000, samoa*1000, samoa, "2011-12-30T12:00:00Z", int64(15_338), int64(43_200_000), int64(0))},
+				{0, raw(5, newYork, newYork, newYork/1000, newYork*1000, newYork, "2023-03-12T02:30:00Z", int64(19_428), int64(9_000_000), int64(0))},
 			},
 			columns: "id, instant, wall, beside, nanos, debezium, zoned, day, clock, odd",
+			types:   "long, timestamptz, timestamp, timestamptz, timestamptz, timestamp, timestamptz, date, time, long",
 			want: "id,instant,wall,beside,nanos,debezium,zoned,day,clock,odd\n" +
 				"1,2023-11-14T22:13:20.123456,2023-11-14T22:13:20.123456,2023-11-14T22:13:20.123000,2023-11-14T22:13:20.123456,2023-11-14T22:13:20.123456,2023-11-14T22:13:20.123456,1969-12-31,23:59:59.999000,7\n" +
 				"2,1969-12-31T23:59:59.999999,1969-12-31T23:59:59.999999,1969-12-31T23:59:59.999000,1969-12-31T23:59:59.999999,1969-12-31T23:59:59.999999,1969-12-31T23:59:59.999999,0001-01-01,00:00:00,-9223372036854775808\n" +
-				"3,9999-12-31T23:59:59.999999,9999-12-31T23:59:59.999999,1970-01-01T00:00:00.000000,1970-01-01T00:00:00.000000,1970-01-01T00:00:00.000000,0001-01-01T00:00:00.000000,9999-12-31,00:00:00.001000,0\n",
+				"3,9999-12-31T23:59:59.999999,9999-12-31T23:59:59.999999,1970-01-01T00:00:00.000000,1970-01-01T00:00:00.000000,1970-01-01T00:00:00.000000,0001-01-01T00:00:00.000000,9999-12-31,00:00:00.001000,0\n" +
+				"4,2011-12-30T12:00:00.000000,2011-12-30T12:00:00.000000,2011-12-30T12:00:00.000000,2011-12-30T12:00:00.000000,2011-12-30T12:00:00.000000,2011-12-30T12:00:00.000000,2011-12-30,12:00:00,0\n" +
+				"5,2023-03-12T02:30:00.000000,2023-03-12T02:30:00.000000,2023-03-12T02:30:00.000000,2023-03-12T02:30:00.000000,2023-03-12T02:30:00.000000,2023-03-12T02:30:00.000000,2023-03-12,02:30:00,0\n",
+		},
+		{
+			topic: "logical-types-of-other-units",
+			times: true,
+			versions: []string{rec(idField + `,{"name":"clock","type":{"type":"long","logicalType":"time-micros"}},{"name":"clock_ns","type":{"type":"long","logicalType":"time-nanos"}},` +
+				`{"name":"instant_ms","type":{"type":"long","logicalType":"timestamp-millis"}},{"name":"wall_ms","type":{"type":"long","logicalType":"local-timestamp-millis"}},` +
+				`{"name":"wall_ns","type":{"type":"long","logicalType":"local-timestamp-nanos"}},{"name":"wall_us","type":{"type":"long","logicalType":"timestamp-micros","adjust-to-utc":false}},` +
+				`{"name":"each","type":{"type":"array","items":["null",{"type":"long","logicalType":"timestamp-micros"}]}},{"name":"by_day","type":{"type":"map","values":{"type":"int","logicalType":"date"}}}`)},
+			records: []versioned{
+				{0, raw(1, int64(86_399_999_999), int64(86_399_999_999_999), micros/1000, micros/1000, micros*1000+999, micros, int64(2), int64(1), micros, int64(0), int64(0), int64(1), "k", int64(-1), int64(0))},
+				{0, raw(2, int64(0), int64(999), int64(-1), int64(-1), int64(-1), int64(-1), int64(0), int64(0))},
+				{0, raw(3, int64(1), int64(1000), int64(-62_135_596_800_000), int64(253_402_300_799_999), samoa*1000, newYork, int64(0), int64(0))},
+			},
+			columns: "id, clock, clock_ns, instant_ms, wall_ms, wall_ns, wall_us, each, by_day",
+			types:   "long, time, time, timestamptz, timestamp, timestamp, timestamp, list<timestamptz>, map<string, date>",
+			want: "id,clock,clock_ns,instant_ms,wall_ms,wall_ns,wall_us,each,by_day\n" +
+				"1,23:59:59.999999,23:59:59.999999,2023-11-14T22:13:20.123000,2023-11-14T22:13:20.123000,2023-11-14T22:13:20.123456,2023-11-14T22:13:20.123456,\"[\"\"2023-11-14T22:13:20.123456\"\",null]\",\"{\"\"k\"\":\"\"1969-12-31\"\"}\"\n" +
+				"2,00:00:00,00:00:00,1969-12-31T23:59:59.999000,1969-12-31T23:59:59.999000,1969-12-31T23:59:59.999999,1969-12-31T23:59:59.999999,[],{}\n" +
+				"3,00:00:00.000001,00:00:00.000001,0001-01-01T00:00:00.000000,9999-12-31T23:59:59.999000,2011-12-30T12:00:00.000000,2023-03-12T02:30:00.000000,[],{}\n",
 		},
 		{
 			topic: "debezium-names",
@@ -145,6 +192,7 @@ func avroCases() []valueCase {
 				{0, raw(2, int64(0), int64(0), int64(0), int64(0), int64(-1), int64(-1), make([]byte, 12))},
 			},
 			columns: "id, day, ms, us, ns, at_ms, at_ns, lasted",
+			types:   "long, date, time, time, time, timestamp, timestamp, fixed[12]",
 			want: "id,day,ms,us,ns,at_ms,at_ns,lasted\n" +
 				"1,1969-12-31,23:59:59.999000,23:59:59.999999,23:59:59.999999,2023-11-14T22:13:20.123000,2023-11-14T22:13:20.123456,6162636465666768696a6b6c\n" +
 				"2,1970-01-01,00:00:00,00:00:00,00:00:00,1969-12-31T23:59:59.999000,1969-12-31T23:59:59.999999,000000000000000000000000\n",
@@ -154,6 +202,7 @@ func avroCases() []valueCase {
 			versions: []string{rec(idField + `,{"name":"d","type":` + decimal(10, 2) + `}`), rec(idField + `,{"name":"d","type":` + decimal(10, 4) + `}`)},
 			records:  []versioned{{0, obj{"id": int64(1), "d": big.NewRat(1, 100)}}, {1, obj{"id": int64(2), "d": big.NewRat(1, 8)}}, {0, obj{"id": int64(3), "d": big.NewRat(-1, 2)}}},
 			columns:  "id, d",
+			types:    "long, decimal(10, 2)",
 			want:     "id,d\n1,0.01\n3,-0.50\n",
 			dead:     1,
 		},
@@ -162,6 +211,7 @@ func avroCases() []valueCase {
 			versions: []string{`{"type":"map","values":"long"}`},
 			records:  []versioned{{0, map[string]int64{"a": 1}}, {0, map[string]int64{}}},
 			columns:  "value",
+			types:    "map<string, long>",
 			want:     "value\n\"{\"\"a\"\":1}\"\n{}\n",
 		},
 		{
@@ -176,6 +226,7 @@ func avroCases() []valueCase {
 				{0, obj{"id": int64(3), "i": math.MaxInt32, "f": float32(0), "d": big.NewRat(5, 1)}},
 			},
 			columns: "id, i, f, d",
+			types:   "long, long, double, decimal(12, 2)",
 			want:    "id,i,f,d\n1,-2147483648,1.5,-0.01\n2,9223372036854775807,0.1,9999999999.99\n3,2147483647,0.0,5.00\n",
 		},
 		{
@@ -183,6 +234,7 @@ func avroCases() []valueCase {
 			versions: []string{rec(idField + `,{"name":"x","type":"string"}`), rec(idField + `,{"name":"x","type":{"type":"long","logicalType":"timestamp-micros"}}`)},
 			records:  []versioned{{0, obj{"id": int64(1), "x": "a"}}, {1, raw(2, micros)}, {0, obj{"id": int64(3), "x": "b"}}},
 			columns:  "id, x",
+			types:    "long, string",
 			want:     "id,x\n1,a\n3,b\n",
 			dead:     1,
 		},
@@ -193,6 +245,7 @@ func avroCases() []valueCase {
 			versions: []string{rec(idField + `,{"name":"x","type":"string"}`), rec(idField + `,{"name":"x","type":{"type":"long","logicalType":"timestamp-micros"}}`), rec(idField + `,{"name":"x","type":` + decimal(12, 4) + `}`)},
 			records:  []versioned{{0, obj{"id": int64(1), "x": "a"}}, {1, raw(2, micros)}, {0, obj{"id": int64(3), "x": "b"}}, {2, obj{"id": int64(4), "x": big.NewRat(1, 8)}}},
 			columns:  "id, x, x__v2, x__v3",
+			types:    "long, string, timestamptz, decimal(12, 4)",
 			want:     "id,x,x__v2,x__v3\n1,a,NULL,NULL\n2,NULL,2023-11-14T22:13:20.123456,NULL\n3,b,NULL,NULL\n4,NULL,NULL,0.1250\n",
 		},
 		{
@@ -200,6 +253,7 @@ func avroCases() []valueCase {
 			versions: []string{rec(idField + `,{"name":"c","type":["string","null"],"default":""},{"name":"d","type":["null",{"type":"string","connect.default":"x"}],"default":null}`)},
 			records:  []versioned{{0, obj{"id": int64(1), "c": nil, "d": nil}}, {0, obj{"id": int64(2), "c": in("string", ""), "d": in("string", "")}}},
 			columns:  "id, c, d",
+			types:    "long, string, string",
 			want:     "id,c,d\n1,NULL,NULL\n2,,\n",
 		},
 		{
@@ -207,6 +261,7 @@ func avroCases() []valueCase {
 			versions: []string{rec(idField + `,{"name":"m","type":{"type":"map","values":{"type":"record","name":"V","fields":[{"name":"a","type":"int"},{"name":"b","type":"string"}]}}},{"name":"after","type":"string"},{"name":"l","type":{"type":"array","items":["null","string"]}}`)},
 			records:  []versioned{{0, obj{"id": int64(1), "m": obj{"k": obj{"a": 1, "b": "x"}}, "after": "y", "l": []any{in("string", "a"), nil, in("string", "b")}}}, {0, obj{"id": int64(2), "m": obj{}, "after": "", "l": []any{}}}},
 			columns:  "id, m, after, l",
+			types:    "long, map<string, struct<a: int, b: string>>, string, list<string>",
 			want:     "id,m,after,l\n1,\"{\"\"k\"\":{\"\"a\"\":1,\"\"b\"\":\"\"x\"\"}}\",y,\"[\"\"a\"\",null,\"\"b\"\"]\"\n2,{},,[]\n",
 		},
 		{
@@ -214,13 +269,23 @@ func avroCases() []valueCase {
 			versions: []string{`"long"`},
 			records:  []versioned{{0, int64(math.MinInt64)}, {0, int64(5)}},
 			columns:  "value",
+			types:    "long",
 			want:     "value\n-9223372036854775808\n5\n",
+		},
+		{
+			topic:    "root-string",
+			versions: []string{`"string"`},
+			records:  []versioned{{0, "a"}, {0, ""}},
+			columns:  "value",
+			types:    "string",
+			want:     "value\n\"\"\na\n",
 		},
 		{
 			topic:    "root-array",
 			versions: []string{`{"type":"array","items":"int"}`},
 			records:  []versioned{{0, []int{1, 2}}, {0, []int{}}},
 			columns:  "value",
+			types:    "list<int>",
 			want:     "value\n\"[1,2]\"\n[]\n",
 		},
 		{
@@ -228,6 +293,7 @@ func avroCases() []valueCase {
 			versions: []string{`["null","string"]`},
 			records:  []versioned{{0, in("string", "a")}, {0, rawBody{0}}},
 			columns:  "value",
+			types:    "string",
 			want:     "value\nNULL\na\n",
 		},
 		{
@@ -235,6 +301,7 @@ func avroCases() []valueCase {
 			versions: []string{rec(idField + `,{"name":"old","type":"int"}`), rec(idField + `,{"name":"new","aliases":["old"],"type":"long"}`)},
 			records:  []versioned{{0, obj{"id": int64(1), "old": 1}}, {1, obj{"id": int64(2), "new": int64(1 << 40)}}, {0, obj{"id": int64(3), "old": 3}}},
 			columns:  "id, new",
+			types:    "long, long",
 			want:     "id,new\n1,1\n2,1099511627776\n3,3\n",
 		},
 		{
@@ -243,6 +310,7 @@ func avroCases() []valueCase {
 			versions: []string{rec(idField + `,{"name":"a","type":{"type":"record","name":"A","fields":[{"name":"b","type":"string"}]}}`)},
 			records:  []versioned{{0, obj{"id": int64(1), "a": obj{"b": "x/y=z"}}}, {0, obj{"id": int64(2), "a": obj{"b": "ü"}}}},
 			columns:  "id, a",
+			types:    "long, struct<b: string>",
 			want:     "id,a\n1,\"{\"\"b\"\":\"\"x/y=z\"\"}\"\n2,\"{\"\"b\"\":\"\"ü\"\"}\"\n",
 		},
 		{
@@ -253,6 +321,7 @@ func avroCases() []valueCase {
 				{0, nil}, {0, obj{"id": int64(3), "s": nil}},
 			},
 			columns: "id, s",
+			types:   "long, string",
 			want:    "id,s\n1,a\n3,NULL\nNULL,NULL\n",
 			dead:    3,
 		},

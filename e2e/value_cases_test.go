@@ -28,6 +28,7 @@ type valueCase struct {
 	versions []string
 	records  []versioned
 	columns  string
+	types    string // of the columns, in Iceberg
 	want     string // CSV, sorted
 	dead     int64
 	times    bool // it has values that a time zone may shift
@@ -45,19 +46,24 @@ type versioned struct {
 type rawBody []byte
 
 // Whatever the versions of a schema are, and whatever the time zone of the server, each value is what
-// two engines read; what cannot become a row is a dead letter, and its neighbours are rows.
+// two engines read, in a column of its type; what cannot become a row is a dead letter, and its neighbours are rows.
 func TestValuesInTwoEngines(t *testing.T) {
 	t.Parallel()
 	all := slices.Concat(avroCases(), protobufCases(), jsonSchemaCases(), plainJSONCases())
+	times := slices.DeleteFunc(slices.Clone(all), func(c valueCase) bool { return !c.times })
 	for zone, cases := range map[string][]valueCase{
 		"Asia/Shanghai":    all,
-		"America/New_York": slices.DeleteFunc(slices.Clone(all), func(c valueCase) bool { return !c.times }),
+		"America/New_York": times,
+		"Pacific/Apia":     times, // 13 hours ahead of UTC, since it left out a day
 	} {
 		t.Run(strings.ReplaceAll(zone, "/", "-"), func(t *testing.T) {
 			t.Parallel()
 			s := newServer(t)
 			s.env = []string{"TZ=" + zone}
 			s.start()
+			if offset := inZone(t, zone).Format("-07:00"); !strings.Contains(s.log.String(), offset) {
+				t.Fatalf("the log has no time at %s: the server is not in the zone\n%s", offset, s.log.tail(1<<10))
+			}
 			for _, c := range cases {
 				c.produce(t, s)
 			}
@@ -77,11 +83,20 @@ func TestValuesInTwoEngines(t *testing.T) {
 					t.Errorf("%s: %d results of %d statements", engine, n, len(cases))
 				}
 			}
+			types := strings.Split(strings.TrimSuffix(run(t, nil, "lab/query", append([]string{"pyiceberg", "--uri", s.catalogURL(), "--types"}, statements...)...), "\n"), "\n")
+			if len(types) != len(cases) {
+				t.Fatalf("types of %d tables, want %d", len(types), len(cases))
+			}
+			for i, c := range cases {
+				if types[i] != c.types {
+					t.Errorf("%s: the columns are\n%s\nwant\n%s", c.topic, types[i], c.types)
+				}
+			}
 		})
 	}
 }
 
-// Maps of structs, lists with nulls, columns in lower case, and a table that is partitioned by a field inside a struct and the hour of the Kafka
+// Maps of structs, lists with nulls, columns in lower and upper case, and a table that is partitioned by a field inside a struct and the hour of the Kafka
 // timestamp, as the engines read them that TestValuesInTwoEngines does not ask.
 func TestNestedValuesInSparkAndTrino(t *testing.T) {
 	t.Parallel()
@@ -89,7 +104,7 @@ func TestNestedValuesInSparkAndTrino(t *testing.T) {
 	l.queryEnv = sharedEngines(t)
 	s := l.server(t)
 	cases := slices.DeleteFunc(avroCases(), func(c valueCase) bool {
-		return !slices.Contains([]string{"maps-and-nulls", "nested.partition-source", "case-lower"}, c.topic)
+		return !slices.Contains([]string{"maps-and-nulls", "nested.partition-source", "case-lower", "case-upper"}, c.topic)
 	})
 	for _, c := range cases {
 		c.produce(t, s)
@@ -108,6 +123,16 @@ func TestNestedValuesInSparkAndTrino(t *testing.T) {
 			t.Errorf("%s finds by the partition's source\n%s", engine, got)
 		}
 	}
+}
+
+// inZone is the time as the clocks of a zone show it.
+func inZone(t *testing.T, name string) time.Time {
+	t.Helper()
+	zone, err := time.LoadLocation(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return time.Now().In(zone)
 }
 
 // produce writes the records of c to one partition.

@@ -122,7 +122,8 @@ func TestTimestampsInEveryTimeZone(t *testing.T) {
 		}
 		return
 	}
-	for _, zone := range []string{"Asia/Shanghai", "America/New_York"} {
+	// Among them the largest and the smallest offset, parts of hours, and clocks that left out a day (Apia in 2011, Manila in 1844).
+	for _, zone := range []string{"Asia/Shanghai", "America/New_York", "Pacific/Kiritimati", "Pacific/Pago_Pago", "America/St_Johns", "Asia/Kathmandu", "Pacific/Apia", "Asia/Manila"} {
 		cmd := exec.Command(os.Args[0], "-test.v", "-test.run", "^(Test.*TypeMapping|TestTimestampsInEveryTimeZone)$/./(?i)(date|time)")
 		cmd.Env = append(os.Environ(), "TZ="+zone, "PARQUETIO_ZONE=1")
 		out, err := cmd.CombinedOutput()
