@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/sr"
 )
 
 // makeTable runs a Python script that has PyIceberg's catalog as cat.
@@ -91,6 +93,59 @@ names = cat.load_table("default.without_ids").name_mapping()
 assert [f.names for f in names.root][:3] == [["id"], ["text"], ["moment"]] and [f.names for f in names.root if "_kafka" in f.names and len(f.fields) == 6], names
 assert all(t.schema().find_field(f.field_id).name == f.name for f in first.fields), t.schema()
 assert [f.required for f in t.schema().fields if f.name in ("Text", "id", "moment", "only_here")] == [False, True, False, False], t.schema()`)
+}
+
+// Fields in mixed case go to the columns of a table that Trino made, which are in lower case, at any depth and however a
+// later version writes them: there is one column of each name, as four engines read it.
+func TestFieldsGoToColumnsInLowerCase(t *testing.T) {
+	t.Parallel()
+	l := directoryLake(t)
+	l.queryEnv = sharedEngines(t)
+	s := l.server(t)
+	makeTable(t, s, "") // the namespace
+	for _, sql := range []string{"CREATE TABLE ice.default.visits (userId bigint, place ROW(zipcode varchar, town varchar)) WITH (partitioning = ARRAY['bucket(userId, 4)'])",
+		"INSERT INTO ice.default.visits VALUES (-1, ROW('0', 'theirs'))"} {
+		if _, err := l.tryQuery(s, "trino", sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	const place = `{"name":%q,"type":{"type":"record","name":"P","fields":[{"name":%q,"type":"string"},{"name":%q,"type":["null","string"],"default":null}]}}`
+	c := valueCase{
+		topic: "visits",
+		kind:  sr.TypeAvro,
+		versions: []string{rec(field("userId", `"long"`) + "," + fmt.Sprintf(place, "Place", "zipCode", "Town")),
+			rec(field("USERID", `"long"`) + "," + fmt.Sprintf(place, "place", "ZIPCODE", "streetName")),
+			rec(field("userId", `"long"`) + "," + field("userid", `"long"`))},
+		records: []versioned{
+			{0, obj{"userId": int64(1), "Place": obj{"zipCode": "a", "Town": in("string", "Rome")}}},
+			{1, obj{"USERID": int64(2), "place": obj{"ZIPCODE": "b", "streetName": in("string", "x")}}},
+			{2, obj{"userId": int64(3), "userid": int64(4)}},
+			{0, obj{"userId": int64(5), "Place": obj{"zipCode": "", "Town": nil}}},
+		},
+		dead: 1, // it has two fields for one column
+	}
+	c.produce(t, s)
+	waitForTable(t, s, c.topic, 4, time.Minute)
+	if got := dlqList(t, s, c.topic); len(got) != 1 || got[0].SourceOffset != 2 || got[0].Cause != "unusable-schema" {
+		t.Errorf("dead letters %+v", got)
+	}
+	want := "userid,place\n" +
+		"-1,\"{\"\"streetName\"\":null,\"\"town\"\":\"\"theirs\"\",\"\"zipcode\"\":\"\"0\"\"}\"\n" +
+		"1,\"{\"\"streetName\"\":null,\"\"town\"\":\"\"Rome\"\",\"\"zipcode\"\":\"\"a\"\"}\"\n" +
+		"2,\"{\"\"streetName\"\":\"\"x\"\",\"\"town\"\":null,\"\"zipcode\"\":\"\"b\"\"}\"\n" +
+		"5,\"{\"\"streetName\"\":null,\"\"town\"\":null,\"\"zipcode\"\":\"\"\"\"}\"\n"
+	for _, engine := range engines {
+		if got := l.query(t, s, engine, "SELECT userid, place FROM ice.default.visits"); got != want {
+			t.Errorf("%s: %s", engine, diffLines(want, got))
+		}
+	}
+	const types = "long, struct<zipcode: string, town: string, streetName: string>, struct<"
+	if got := run(t, nil, "lab/query", "pyiceberg", "--uri", s.catalogURL(), "--types", "ice.default.visits"); !strings.HasPrefix(got, types) || strings.Count(got, "struct<") != 3 {
+		t.Errorf("the columns are %s, want %s… of _kafka", got, types)
+	}
+	if out, code := s.cli("", "table", "verify", "visits", "--deep"); code != 0 {
+		t.Errorf("table verify: exit %d\n%s", code, out)
+	}
 }
 
 // A table whose columns cannot hold what the records have gets none: its state says for each column
