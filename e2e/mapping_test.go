@@ -19,7 +19,7 @@ import (
 
 // A table that was made with the first version of the type mapping keeps to it, whatever the release,
 // until somebody migrates it; then new rows follow the newest version and the settings, and old ones
-// are what they were.
+// are what they were, in two engines.
 func TestMigrateMapping(t *testing.T) {
 	t.Parallel()
 	l := directoryLake(t)
@@ -68,9 +68,15 @@ func TestMigrateMapping(t *testing.T) {
 	alter("table.topic.enable=true")
 	produce(schema, sale(1))
 	before := "id,n,amount\n1,0,\"{\"\"precision\"\":10,\"\"scale\"\":2,\"\"value\"\":\"\"04d2\"\"}\"\n"
-	if got := l.query(t, s, "duckdb", "SELECT id, n, amount FROM ice.default.sales WHERE id = 1"); got != before {
-		t.Errorf("version 1:\n%swant\n%s", got, before)
+	same := func(when, sql, want string) {
+		t.Helper()
+		for _, engine := range []string{"duckdb", "pyiceberg"} {
+			if got := l.query(t, s, engine, sql); got != want {
+				t.Errorf("%s, %s:\n%swant\n%s", when, engine, got, want)
+			}
+		}
 	}
+	same("version 1", "SELECT id, n, amount FROM ice.default.sales WHERE id = 1", before)
 
 	migrate := func(want string, flags ...string) {
 		t.Helper()
@@ -110,9 +116,7 @@ func TestMigrateMapping(t *testing.T) {
 	}
 	produce(schema, sale(1000))
 	after := "id,n,amount,amount__v2\n1,0,\"{\"\"precision\"\":10,\"\"scale\"\":2,\"\"value\"\":\"\"04d2\"\"}\",NULL\n1000,NULL,NULL,12.34\n"
-	if got := l.query(t, s, "duckdb", "SELECT id, n, amount, amount__v2 FROM ice.default.sales WHERE id IN (1, 1000)"); got != after {
-		t.Errorf("version 2:\n%swant\n%s", got, after)
-	}
+	same("version 3", "SELECT id, n, amount, amount__v2 FROM ice.default.sales WHERE id IN (1, 1000)", after)
 }
 
 // metadataLocation is that of a topic's table, as the catalog has it now.

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A table follows the rules of the engines of its topic: DuckDB reads the types that it can read as
+// A table follows the rules of the engines of its topic: DuckDB and PyIceberg read the types that DuckDB can read as
 // they are, and those of a table for Athena as text and bytes, equal by value, also of a field that
 // is added later. A profile that the table cannot follow any more is refused with the rule.
 func TestEngineProfiles(t *testing.T) {
@@ -32,6 +32,13 @@ func TestEngineProfiles(t *testing.T) {
 		got := l.query(t, s, "duckdb", "SELECT id, u::VARCHAR AS u, clock::VARCHAR AS clock, hex(f) AS f, typeof(u) || ' ' || typeof(clock) || ' ' || typeof(f) AS types FROM ice.default."+topic)
 		if got != want {
 			t.Errorf("%s: %s", topic, diffLines(want, got))
+		}
+		if got, want := l.query(t, s, "pyiceberg", "SELECT id, u, clock, f FROM ice.default."+topic), "id,u,clock,f\n1,"+uuid+",NULL,NULL\n2,"+uuid+",12:34:56.000007,abcd\n"; got != want {
+			t.Errorf("%s by PyIceberg: %s", topic, diffLines(want, got))
+		}
+		types := map[string]string{"for_duckdb": "long, uuid, time, fixed[2]\n", "for_all": "long, string, string, binary\n"}[topic]
+		if got := run(t, nil, "lab/query", "pyiceberg", "--uri", s.catalogURL(), "--types", "SELECT id, u, clock, f FROM ice.default."+topic); got != types {
+			t.Errorf("%s has columns of %s, want %s", topic, got, types)
 		}
 	}
 	for setting, hint := range map[string]string{
