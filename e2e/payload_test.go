@@ -10,10 +10,11 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sr"
 )
 
 // Topics of text, of bytes, of records that name no schema, with and without a column of their
-// keys, are tables that an engine reads.
+// keys, are tables that two engines read.
 func TestWhatRecordsAre(t *testing.T) {
 	t.Parallel()
 	l := directoryLake(t)
@@ -25,6 +26,9 @@ func TestWhatRecordsAre(t *testing.T) {
 	s.createTopic("bare", 1, lag, "table.topic.value.format", "latest", "table.topic.key.format", "schema-id")
 	const key = `{"type":"record","name":"K","fields":[{"name":"id","type":"long"}]}`
 	s.createTopic("pairs", 1, lag, "table.topic.value.format", "json", "table.topic.key.format", "json")
+	const messages = `syntax = "proto3"; package shop; message Other { string id = 1; } message Order { message Line { int64 id = 1; Order whole = 2; } int64 total = 1; }`
+	s.createTopic("messages", 1, lag, "table.topic.value.format", "latest", "table.topic.value.subject", "shop", "table.topic.value.message", "shop.Order.Line")
+	registerSchemaOf(t, s, "shop", sr.Schema{Schema: messages, Type: sr.TypeProtobuf})
 	registerSchema(t, s, "bare-value", eventSchema)
 	keyHeader := registerSchema(t, s, "bare-key", key)
 	type keyed struct {
@@ -39,6 +43,11 @@ func TestWhatRecordsAre(t *testing.T) {
 		{Topic: "blobs"},
 		{Topic: "bare", Key: encoded(t, keyHeader, key, keyed{7}), Value: encoded(t, nil, eventSchema, event{1, "x"})},
 		{Topic: "bare", Key: encoded(t, keyHeader, key, keyed{8})},
+		// Messages without anything in front, as protoc's code writes them: id 5, and id -1 of an order of 300.
+		{Topic: "messages", Value: []byte{1 << 3, 5}},
+		{Topic: "messages", Value: []byte{1 << 3, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 2<<3 | 2, 3, 1 << 3, 0xac, 2}},
+		{Topic: "messages"},
+		{Topic: "messages", Value: []byte{1<<3 | 2, 1, 'x'}}, // of Other: a field in the encoding of another type is left out
 		{Topic: "pairs", Key: []byte(`{"id":1}`), Value: []byte(`{"a":"x"}`)},
 		{Topic: "pairs", Key: []byte(`null`), Value: []byte(`{"a":"y"}`)},
 		{Topic: "pairs", Value: []byte(`{"a":"z"}`)},
@@ -54,18 +63,15 @@ func TestWhatRecordsAre(t *testing.T) {
 		rows      int64
 		sql, want string
 	}{
-		"pairs": {4, "SELECT a, _key.id AS id, _key.region AS region FROM ice.default.pairs", "a,id,region\nNULL,-9223372036854775808,é\nx,1,NULL\ny,NULL,NULL\nz,NULL,NULL\n"},
-		"lines": {2, "SELECT value, who FROM ice.default.lines", "value,who\nfirst,ada\nsecond,NULL\n"},
-		"blobs": {1, "SELECT octet_length(value) AS n FROM ice.default.blobs", "n\n2\n"},
-		"bare":  {3, `SELECT id, text, _key.id AS k FROM ice.default.bare`, "id,text,k\n1,x,7\n2,y,9\nNULL,NULL,8\n"},
+		"pairs":    {4, "SELECT a, _key.id AS id, _key.region AS region FROM ice.default.pairs", "a,id,region\nNULL,-9223372036854775808,é\nx,1,NULL\ny,NULL,NULL\nz,NULL,NULL\n"},
+		"messages": {4, "SELECT id, whole FROM ice.default.messages", "id,whole\n-1,\"{\"\"total\"\":300}\"\n0,NULL\n5,NULL\nNULL,NULL\n"},
+		"lines":    {2, "SELECT value, who FROM ice.default.lines", "value,who\nfirst,ada\nsecond,NULL\n"},
+		"blobs":    {1, "SELECT value FROM ice.default.blobs", "value\n0001\n"},
+		"bare":     {3, `SELECT id, text, _key.id AS k FROM ice.default.bare`, "id,text,k\n1,x,7\n2,y,9\nNULL,NULL,8\n"},
 	} {
 		waitForTable(t, s, topic, c.rows, 3*time.Minute)
 		for _, engine := range []string{"duckdb", "trino"} {
-			sql := c.sql
-			if engine == "trino" {
-				sql = strings.ReplaceAll(sql, "octet_length", "length") // of binary
-			}
-			if got := l.query(t, s, engine, sql); got != c.want {
+			if got := l.query(t, s, engine, c.sql); got != c.want {
 				t.Errorf("%s by %s:\n%swant\n%s", topic, engine, got, c.want)
 			}
 		}
@@ -78,22 +84,110 @@ func TestWhatRecordsAre(t *testing.T) {
 	}
 }
 
-// A table that is switched on later begins where its topic says.
-func TestTableBeginsAtLatest(t *testing.T) {
+// A table that is switched on later begins where its topic says, also after a restart: with what comes, at a time, or at
+// offsets of partitions. What came before is accounted for, and two engines read all the rest.
+func TestTableBeginsWhereItsTopicSays(t *testing.T) {
 	t.Parallel()
-	s := startServer(t)
-	if _, err := s.admin().CreateTopic(context.Background(), 1, 1, map[string]*string{"table.topic.value.format": kadm.StringPtr("string"), "table.topic.target.lag.ms": kadm.StringPtr("300")}, "lines"); err != nil {
-		t.Fatal(err)
+	l := directoryLake(t)
+	s := l.server(t)
+	noon := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
+	cl := s.client(kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	produce := func(topic string, hours ...int) {
+		t.Helper()
+		for p := range int32(2) {
+			for _, h := range hours {
+				r := &kgo.Record{Topic: topic, Partition: p, Timestamp: noon.Add(time.Duration(h) * time.Hour), Value: fmt.Appendf(nil, "%d at %d", p, h)}
+				if err := cl.ProduceSync(context.Background(), r).FirstErr(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
 	}
-	produceAll(t, s, "lines", []byte("before"), []byte("before"))
-	if out, code := s.cli("", "topic", "alter", "lines", "-c", "table.topic.enable=true", "-c", "table.topic.start=latest"); code != 0 {
-		t.Fatal(out)
+	all := []int{0, 1, 2, 3, 4}
+	topics := map[string]struct {
+		start  string
+		hours  [2][]int // of the rows of a partition
+		verify []string // what was left out
+	}{
+		"at_latest":  {"latest", [2][]int{all[4:], all[4:]}, []string{"offsets 0 to 4 are not in the table: start"}},
+		"at_a_time":  {"2026-01-31T14:30:00+01:00", [2][]int{all[2:], all[2:]}, []string{"offsets 0 to 2 are not in the table: start"}}, // 13:30 in UTC
+		"at_millis":  {fmt.Sprint(noon.Add(3 * time.Hour).UnixMilli()), [2][]int{all[3:], all[3:]}, []string{"offsets 0 to 3 are not in the table: start"}},
+		"at_offsets": {"1:3", [2][]int{all, all[3:]}, []string{"offsets 0 to 3 are not in the table: start"}},
+		"earliest":   {"earliest", [2][]int{all, all}, nil},
+	}
+	for topic, c := range topics {
+		if _, err := s.admin().CreateTopic(context.Background(), 2, 1, map[string]*string{"table.topic.value.format": kadm.StringPtr("string"), "table.topic.target.lag.ms": kadm.StringPtr("300"),
+			"retention.ms": kadm.StringPtr("-1")}, topic); err != nil { // the records are old
+			t.Fatal(err)
+		}
+		produce(topic, all[:4]...)
+		if out, code := s.cli("", "topic", "alter", topic, "-c", "table.topic.enable=true", "-c", "table.topic.start="+c.start); code != 0 {
+			t.Fatal(out)
+		}
 	}
 	s.kill()
 	s.start()
-	produceAll(t, s, "lines", []byte("after"))
-	waitForTable(t, s, "lines", 1, 3*time.Minute)
-	if out, code := s.cli("", "table", "verify", "lines", "--deep"); code != 0 || !strings.Contains(out, "offsets 0 to 2 are not in the table: start") {
+	for topic, c := range topics {
+		produce(topic, 4)
+		var rows []string
+		for p, hours := range c.hours {
+			for _, h := range hours {
+				rows = append(rows, fmt.Sprintf("%d at %d\n", p, h))
+			}
+		}
+		waitForTable(t, s, topic, int64(len(rows)), 3*time.Minute)
+		want := "value\n" + strings.Join(rows, "")
+		for _, engine := range []string{"duckdb", "pyiceberg"} {
+			if got := l.query(t, s, engine, "SELECT value FROM ice.default."+topic); got != want {
+				t.Errorf("%s by %s: %s", topic, engine, diffLines(want, got))
+			}
+		}
+		out, code := s.cli("", "table", "verify", topic, "--deep")
+		if code != 0 || c.verify == nil && strings.Contains(out, "not in the table") {
+			t.Errorf("table verify: exit %d\n%s", code, out)
+		}
+		for _, line := range c.verify {
+			if !strings.Contains(out, line) {
+				t.Errorf("table verify %s: no %q in\n%s", topic, line, out)
+			}
+		}
+	}
+}
+
+// The column that says where a row came from has the name of its setting: a field may then have the usual one. Two
+// engines read both, every member by value. A field of the name that was set is refused.
+func TestKafkaColumnOfAnotherName(t *testing.T) {
+	t.Parallel()
+	l := directoryLake(t)
+	s := l.server(t)
+	s.createTopic("renamed", 1, 300*time.Millisecond, "retention.ms", "-1", "table.topic.kafka.column", "Source", "table.topic.column.case", "lower") // the records are old
+	schema := rec(idField + `,{"name":"_kafka","type":"string"}`)
+	clash := rec(idField + `,{"name":"source","type":"string"}`)
+	setCompatibilityNone(t, s, "renamed-value")
+	header, clashing := registerSchema(t, s, "renamed-value", schema), registerSchema(t, s, "renamed-value", clash)
+	cl := s.client(kgo.DefaultProduceTopic("renamed"))
+	for _, r := range []*kgo.Record{
+		{Timestamp: time.UnixMilli(micros / 1000), Key: []byte("k"), Headers: []kgo.RecordHeader{{Key: "h", Value: []byte{0xff}}, {Key: "h"}}, Value: encoded(t, header, schema, obj{"id": int64(1), "_kafka": "own"})},
+		{Timestamp: time.UnixMilli(1), Value: encoded(t, clashing, clash, obj{"id": int64(2), "source": "x"})},
+		{Timestamp: time.UnixMilli(0), Value: encoded(t, header, schema, obj{"id": int64(3), "_kafka": ""})},
+	} {
+		if err := cl.ProduceSync(context.Background(), r).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waitForTable(t, s, "renamed", 2, 3*time.Minute)
+	want := "id,_kafka,Source\n" +
+		"1,own,\"{\"\"headers\"\":[{\"\"key\"\":\"\"h\"\",\"\"value\"\":\"\"ff\"\"},{\"\"key\"\":\"\"h\"\",\"\"value\"\":null}],\"\"key\"\":\"\"6b\"\",\"\"offset\"\":0,\"\"partition\"\":0,\"\"timestamp\"\":\"\"2023-11-14T22:13:20.123000\"\",\"\"timestamp_type\"\":0}\"\n" +
+		"3,,\"{\"\"headers\"\":[],\"\"key\"\":null,\"\"offset\"\":2,\"\"partition\"\":0,\"\"timestamp\"\":\"\"1970-01-01T00:00:00.000000\"\",\"\"timestamp_type\"\":0}\"\n"
+	for _, engine := range []string{"duckdb", "pyiceberg"} {
+		if got := l.query(t, s, engine, "SELECT id, _kafka, Source FROM ice.default.renamed"); got != want {
+			t.Errorf("%s: %s", engine, diffLines(want, got))
+		}
+	}
+	if out, code := s.cli("", "dlq", "list", "renamed"); code != 0 || !strings.Contains(out, "field source: the name is taken by the column for topic, partition and offset: set table.topic.kafka.column to another name") {
+		t.Errorf("dead letters: exit %d\n%s", code, out)
+	}
+	if out, code := s.cli("", "table", "verify", "renamed", "--deep"); code != 0 {
 		t.Errorf("table verify: exit %d\n%s", code, out)
 	}
 }
@@ -189,7 +283,7 @@ for i in range(10):
 assert producer.flush(30) == 0
 `
 
-// Records of a serializer that names schemas by GUID, in headers, become rows.
+// Records of a serializer that names schemas by GUID, in headers, become rows that two engines read as they were.
 func TestSchemasByGUIDInHeaders(t *testing.T) {
 	t.Parallel()
 	l := directoryLake(t)
@@ -197,14 +291,24 @@ func TestSchemasByGUIDInHeaders(t *testing.T) {
 	s.createTopic("events", 1, 500*time.Millisecond, "table.topic.key.format", "schema-id")
 	run(t, nil, python(), "-c", headerProducer, s.kafka, s.registryURL())
 	waitForTable(t, s, "events", 10, 3*time.Minute)
-	got := l.query(t, s, "duckdb", `SELECT count(*) AS n, sum(id) AS ids, sum(_key.id) AS keys, max(text) AS text, any_value(len(_kafka.headers)) AS headers FROM ice.default.events`)
-	if want := "n,ids,keys,text,headers\n10,45,5,t9,2\n"; got != want {
-		t.Errorf("got\n%swant\n%s", got, want)
+	want := "id,text,_key\n"
+	for i := range 10 {
+		want += fmt.Sprintf("%d,t%d,\"{\"\"id\"\":%d}\"\n", i, i, i%2)
+	}
+	for _, engine := range []string{"duckdb", "pyiceberg"} {
+		if got := l.query(t, s, engine, "SELECT id, text, _key FROM ice.default.events"); got != want {
+			t.Errorf("%s: %s", engine, diffLines(want, got))
+		}
+	}
+	const both = "headers\n\"[\"\"__key_schema_id\"\",\"\"__value_schema_id\"\"]\"\n"
+	if got := l.query(t, s, "duckdb", "SELECT DISTINCT list_sort([h.key FOR h IN _kafka.headers]) AS headers FROM ice.default.events"); got != both {
+		t.Errorf("got\n%swant\n%s", got, both)
 	}
 }
 
 // Topics with names that no catalog would take become tables that two engines read under the name that
-// the server tells, each topic its own; two topics that would have the same table are refused.
+// the server tells, each topic its own, which the table names; so does one with a name for its table. Two topics that would have the same
+// table are refused.
 func TestTopicNamesBecomeTableNames(t *testing.T) {
 	t.Parallel()
 	l := directoryLake(t)
@@ -232,6 +336,19 @@ func TestTopicNamesBecomeTableNames(t *testing.T) {
 			if got := l.query(t, s, engine, fmt.Sprintf(`SELECT value FROM ice.default."%s"`, name)); got != want {
 				t.Errorf("topic %s by %s reads %q, want %q", topic, engine, got, want)
 			}
+		}
+	}
+	properties := ""
+	for table, topic := range names {
+		properties += fmt.Sprintf("assert cat.load_table(%q).properties[\"tabletopic.topic\"] == %q\n", table, topic)
+	}
+	makeTable(t, s, properties)
+	s.createTopic("Its.Own", 1, 300*time.Millisecond, "table.topic.value.format", "string", "table.topic.name", "analytics.orders")
+	produceAll(t, s, "Its.Own", []byte("row of its own"))
+	waitForTable(t, s, "Its.Own", 1, time.Minute)
+	for _, engine := range []string{"duckdb", "trino"} {
+		if got, want := l.query(t, s, engine, "SELECT value FROM ice.analytics.orders"), "value\nrow of its own\n"; got != want {
+			t.Errorf("a topic with a name for its table, by %s, reads %q, want %q", engine, got, want)
 		}
 	}
 	if out, code := s.cli("", "topic", "create", "poc_kafka", "--table"); code != 1 || !strings.Contains(out, "Poc-Kafka") {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sr"
 
 	"github.com/tabletopic/tabletopic/internal/lab"
 )
@@ -47,6 +49,7 @@ func produceAll(t testing.TB, s *server, topic string, values ...[]byte) {
 func TestAddedFieldBecomesColumn(t *testing.T) {
 	t.Parallel()
 	l := directoryLake(t)
+	l.queryEnv = sharedEngines(t)
 	s := l.server(t)
 	s.createTopic("people", 1, 500*time.Millisecond)
 	v1 := `{"type": "record", "name": "P", "fields": [{"name": "id", "type": "long"}, {"name": "home", "type": {"type": "record", "name": "H", "fields": [{"name": "city", "type": "string"}]}}]}`
@@ -79,8 +82,104 @@ func TestAddedFieldBecomesColumn(t *testing.T) {
 		encoded(t, h2, v2, person2{5, nil, home2{"Bern", nil}}))
 	waitForTable(t, s, "people", 5, 3*time.Minute)
 	want := "id,nick,city,zip\n1,NULL,Rome,NULL\n2,NULL,Oslo,NULL\n3,ada,Bonn,12345\n4,NULL,Lima,NULL\n5,NULL,Bern,NULL\n"
-	if got := l.query(t, s, "duckdb", "SELECT id, nick, home.city AS city, home.zip AS zip FROM ice.default.people"); got != want {
-		t.Errorf("got\n%swant\n%s", got, want)
+	for _, engine := range []string{"duckdb", "spark"} {
+		if got := l.query(t, s, engine, "SELECT id, nick, home.city AS city, home.zip AS zip FROM ice.default.people"); got != want {
+			t.Errorf("%s reads\n%swant\n%s", engine, got, want)
+		}
+	}
+}
+
+// With `pause` records whose schema the table cannot hold wait, and so do those behind them; the other partition goes on, also
+// through a restart. What waits becomes rows when the setting says where they go, and nothing is a dead letter.
+func TestIncompatibleRecordsWait(t *testing.T) {
+	t.Parallel()
+	l := directoryLake(t)
+	s := l.server(t)
+	s.createTopic("waits", 2, 300*time.Millisecond, "table.topic.on.incompatible", "pause")
+	setCompatibilityNone(t, s, "waits-value")
+	text, number := rec(idField+`,{"name":"x","type":"string"}`), rec(idField+`,{"name":"x","type":"int"}`)
+	h1, h2 := registerSchema(t, s, "waits-value", text), registerSchema(t, s, "waits-value", number)
+	cl := s.client(kgo.DefaultProduceTopic("waits"), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	produce := func(partition int32, payloads ...[]byte) {
+		t.Helper()
+		for _, p := range payloads {
+			if err := cl.ProduceSync(context.Background(), &kgo.Record{Partition: partition, Value: p}).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	texts := func(id int64, x string) []byte { return encoded(t, h1, text, obj{"id": id, "x": x}) }
+	numbers := func(id int64, x int) []byte { return encoded(t, h2, number, obj{"id": id, "x": x}) }
+	same := func(sql, want string) {
+		t.Helper()
+		for _, engine := range []string{"duckdb", "pyiceberg"} {
+			if got := l.query(t, s, engine, sql); got != want {
+				t.Errorf("%s: %s", engine, diffLines(want, got))
+			}
+		}
+	}
+	produce(0, texts(1, "a"), numbers(2, 5), texts(3, "b"))
+	produce(1, texts(11, "c"))
+	if found := stateOf(t, s, "waits", "paused", 3*time.Minute, "column x is string", "table.topic.on.incompatible"); found.LagRecords < 2 {
+		t.Errorf("%+v", found)
+	}
+	s.kill()
+	s.start()
+	produce(1, texts(12, "d"))
+	eventually(t, 3*time.Minute, "rows of the other partition", func() error {
+		var status tableStatus
+		if err := s.api("/api/tables/waits", &status); err != nil || status.Rows != 3 || status.LagRecords != 2 {
+			return fmt.Errorf("%+v, %v", status, err)
+		}
+		return nil
+	})
+	same("SELECT id, x FROM ice.default.waits", "id,x\n1,a\n11,c\n12,d\n")
+	if out, code := s.cli("", "topic", "alter", "waits", "-c", "table.topic.on.incompatible=new-column"); code != 0 {
+		t.Fatal(out)
+	}
+	waitForTable(t, s, "waits", 5, 3*time.Minute)
+	same("SELECT id, x, x__v2 FROM ice.default.waits", "id,x,x__v2\n1,a,NULL\n11,c,NULL\n12,d,NULL\n2,NULL,5\n3,b,NULL\n")
+	if topics, err := s.admin().ListTopics(context.Background()); err != nil || topics.Has("waits.dlq") {
+		t.Errorf("topics %v: %v", topics.Names(), err)
+	}
+	if out, code := s.cli("", "table", "verify", "waits", "--deep"); code != 0 {
+		t.Errorf("table verify: exit %d\n%s", code, out)
+	}
+}
+
+// What a schema says of its fields is what engines say of the columns, inside of structs and of fields that are added later, too.
+func TestDocsOfFieldsAreThoseOfColumns(t *testing.T) {
+	t.Parallel()
+	l := directoryLake(t)
+	l.queryEnv = sharedEngines(t)
+	s := l.server(t)
+	cases := []valueCase{
+		{topic: "docs_avro", kind: sr.TypeAvro, versions: []string{
+			`{"type":"record","name":"R","doc":"rows","fields":[{"name":"id","type":"long","doc":"who"},{"name":"home","doc":"where","type":{"type":"record","name":"H","doc":"no field","fields":[{"name":"zip","type":"string","doc":"digits"}]}}]}`,
+			`{"type":"record","name":"R","doc":"rows","fields":[{"name":"id","type":"long","doc":"who"},{"name":"nick","type":["null","string"],"default":null,"doc":"given later, é"},
+				{"name":"home","doc":"where","type":{"type":"record","name":"H","fields":[{"name":"zip","type":"string","doc":"digits"},{"name":"town","type":["null","string"],"default":null,"doc":"since then"}]}}]}`},
+			records: []versioned{{0, obj{"id": int64(1), "home": obj{"zip": "0"}}}, {1, obj{"id": int64(2), "nick": nil, "home": obj{"zip": "1", "town": nil}}}}},
+		{topic: "docs_json", kind: sr.TypeJSON, versions: []string{
+			`{"type":"object","description":"rows","properties":{"id":{"type":"integer","description":"who"},"home":{"type":"object","description":"where","properties":{"zip":{"type":"string","description":"digits"}}}}}`,
+			`{"type":"object","properties":{"id":{"type":"integer","description":"who"},"nick":{"type":["null","string"],"description":"given later, é"},
+				"home":{"type":"object","description":"where","properties":{"zip":{"type":"string","description":"digits"},"town":{"type":"string","description":"since then"}}}}}`},
+			records: []versioned{js(0, `{"id":1,"home":{"zip":"0"}}`), js(1, `{"id":2,"nick":null,"home":{"zip":"1"}}`)}},
+	}
+	for _, c := range cases {
+		c.produce(t, s)
+		c.await(t, s)
+		for engine, describe := range map[string]string{"spark": "DESCRIBE TABLE ice.default." + c.topic, "trino": "SHOW COLUMNS FROM ice.default." + c.topic} {
+			got := l.query(t, s, engine, describe)
+			for name, doc := range map[string]string{"id": "who", "home": "where", "nick": "\"given later, é\""} {
+				if !regexp.MustCompile(`(?m)^` + name + `,.*,` + doc + `$`).MatchString(got) {
+					t.Errorf("%s: column %s is not %s in what %s describes:\n%s", c.topic, name, doc, engine, got)
+				}
+			}
+		}
+		makeTable(t, s, fmt.Sprintf(`
+schema = cat.load_table("default.%s").schema()
+docs = {n: schema.find_field(n).doc for n in ["id", "home", "home.zip", "nick", "home.town", "_kafka"]}
+assert docs == {"id": "who", "home": "where", "home.zip": "digits", "nick": "given later, é", "home.town": "since then", "_kafka": None}, docs`, c.topic))
 	}
 }
 
@@ -240,6 +339,7 @@ func TestTopicMadeAnewGoesOnInItsTable(t *testing.T) {
 func TestBadPayloads(t *testing.T) {
 	t.Parallel()
 	l := directoryLake(t)
+	l.queryEnv = sharedEngines(t)
 	s := l.server(t)
 	s.createTopic("events", 1, 500*time.Millisecond)
 	header := registerSchema(t, s, "events-value", eventSchema)
@@ -255,9 +355,10 @@ func TestBadPayloads(t *testing.T) {
 		nil, // a tombstone is a row without values
 		good(1))
 	waitForTable(t, s, "events", 3, 3*time.Minute)
-	got := l.query(t, s, "duckdb", `SELECT id, text, _kafka."offset" AS o FROM ice.default.events`)
-	if want := "id,text,o\n0,good,0\n1,good,7\nNULL,NULL,6\n"; got != want {
-		t.Errorf("table\n%swant\n%s", got, want)
+	for engine, sql := range map[string]string{"duckdb": `SELECT id, text, _kafka."offset" AS o FROM ice.default.events`, "spark": "SELECT id, text, _kafka.offset AS o FROM ice.default.events"} {
+		if got, want := l.query(t, s, engine, sql), "id,text,o\n0,good,0\n1,good,7\nNULL,NULL,6\n"; got != want {
+			t.Errorf("%s reads\n%swant\n%s", engine, got, want)
+		}
 	}
 	out, code := s.cli("", "consume", "events.dlq", "--meta")
 	if code != 0 {
