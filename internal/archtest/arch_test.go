@@ -28,6 +28,7 @@ var level = map[string]int{
 	"objectstore/objectstoretest": 0,
 	"record":                      0,
 	"internal/invariant":          0,
+	"internal/crc32c":             0,
 	"internal/lab":                0,
 	"internal/clickstream":        0,
 	"internal/protofile":          0,
@@ -71,7 +72,7 @@ var level = map[string]int{
 var allowed = map[string][]string{
 	"objectstore":                 {"internal/invariant"},
 	"objectstore/objectstoretest": {"objectstore"},
-	"record":                      {"internal/invariant"},
+	"record":                      {"internal/invariant", "internal/crc32c"},
 	"streamstore/streamstoretest": {"streamstore"},
 	"catalog/catalogtest":         {"catalog"},
 	"internal/shards":             {"partition"},
