@@ -49,7 +49,49 @@ func avroCases() []valueCase {
 	decimal := func(p, s int) string {
 		return fmt.Sprintf(`{"type":"bytes","logicalType":"decimal","precision":%d,"scale":%d}`, p, s)
 	}
+	edges := []string{idField}
+	edge := func(id int64, values obj) versioned {
+		row := obj{"id": id}
+		for _, name := range []string{"b", "i", "l", "f", "d", "s", "y", "x", "m", "n", "e"} {
+			row[name] = values[name]
+		}
+		return versioned{0, row}
+	}
+	for _, f := range [][2]string{{"b", `"boolean"`}, {"i", `"int"`}, {"l", `"long"`}, {"f", `"float"`}, {"d", `"double"`}, {"s", `"string"`}, {"y", `"bytes"`},
+		{"x", `{"type":"fixed","name":"F","size":2}`}, {"m", decimal(38, 0)}, {"n", decimal(38, 38)}, {"e", `{"type":"enum","name":"E","symbols":["A","B"]}`}} {
+		edges = append(edges, field(f[0], `["null",`+f[1]+`]`))
+	}
+	nines, _ := new(big.Int).SetString(strings.Repeat("9", 38), 10)
+	whole, part := new(big.Rat).SetInt(nines), new(big.Rat).SetFrac(nines, new(big.Int).Exp(big.NewInt(10), big.NewInt(38), nil))
 	return []valueCase{
+		{
+			topic:    "edges",
+			config:   []string{"max.message.bytes", "4194304"},
+			versions: []string{rec(strings.Join(edges, ","))},
+			records: []versioned{
+				edge(1, obj{"b": in("boolean", false), "i": in("int", math.MinInt32), "l": in("long", int64(math.MinInt64)), "f": in("float", float32(-math.MaxFloat32)), "d": in("double", -math.MaxFloat64), "s": in("string", ""),
+					"y": in("bytes", []byte{}), "x": in("F", [2]byte{}), "m": in("bytes.decimal", new(big.Rat).Neg(whole)), "n": in("bytes.decimal", new(big.Rat).Neg(part)), "e": in("E", "A")}),
+				edge(2, obj{"b": in("boolean", true), "i": in("int", math.MaxInt32), "l": in("long", int64(math.MaxInt64)), "f": in("float", float32(math.MaxFloat32)), "d": in("double", math.MaxFloat64), "s": in("string", "é😀, \"x\""),
+					"y": in("bytes", []byte{0, 0xff}), "x": in("F", [2]byte{0xff, 0xff}), "m": in("bytes.decimal", whole), "n": in("bytes.decimal", part), "e": in("E", "B")}),
+				edge(3, obj{"f": in("float", float32(math.NaN())), "d": in("double", math.NaN())}),
+				edge(4, obj{"f": in("float", float32(math.Inf(1))), "d": in("double", math.Inf(-1))}),
+				edge(5, obj{"f": in("float", float32(math.Copysign(0, -1))), "d": in("double", math.Copysign(0, -1)), "m": in("bytes.decimal", new(big.Rat)), "n": in("bytes.decimal", new(big.Rat))}),
+				edge(6, obj{"f": in("float", float32(math.SmallestNonzeroFloat32)), "d": in("double", math.SmallestNonzeroFloat64)}),
+				edge(7, nil),
+				edge(8, obj{"s": in("string", strings.Repeat("é", 500_000)), "y": in("bytes", []byte(strings.Repeat("\xff", 1_000_000)))}),
+			},
+			columns: "id, b, i, l, f, d, s, y, x, m, n, e",
+			types:   "long, boolean, int, long, float, double, string, binary, fixed[2], decimal(38, 0), decimal(38, 38), string",
+			want: "id,b,i,l,f,d,s,y,x,m,n,e\n" +
+				"1,false,-2147483648,-9223372036854775808,-3.4028234663852886e+38,-1.7976931348623157e+308,,,0000,-99999999999999999999999999999999999999,-0.99999999999999999999999999999999999999,A\n" +
+				"2,true,2147483647,9223372036854775807,3.4028234663852886e+38,1.7976931348623157e+308,\"é😀, \"\"x\"\"\",00ff,ffff,99999999999999999999999999999999999999,0.99999999999999999999999999999999999999,B\n" +
+				"3,NULL,NULL,NULL,nan,nan,NULL,NULL,NULL,NULL,NULL,NULL\n" +
+				"4,NULL,NULL,NULL,inf,-inf,NULL,NULL,NULL,NULL,NULL,NULL\n" +
+				"5,NULL,NULL,NULL,-0.0,-0.0,NULL,NULL,NULL,0,0.00000000000000000000000000000000000000,NULL\n" +
+				"6,NULL,NULL,NULL,1.401298464324817e-45,5e-324,NULL,NULL,NULL,NULL,NULL,NULL\n" +
+				"7,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL\n" +
+				"8,NULL,NULL,NULL,NULL,NULL," + strings.Repeat("é", 500_000) + "," + strings.Repeat("ff", 1_000_000) + ",NULL,NULL,NULL,NULL\n",
+		},
 		{
 			topic:    "field-in-the-middle",
 			versions: []string{nine(""), nine(`{"name":"mid","default":{"a":"d","b":null},"type":{"type":"record","name":"M","fields":[{"name":"a","type":"string"},{"name":"b","type":["null","int"]}]}}`)},

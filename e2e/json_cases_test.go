@@ -16,6 +16,25 @@ func js(version int, text string) versioned { return versioned{version, text} }
 func jsonSchemaCases() []valueCase {
 	cases := []valueCase{
 		{
+			topic:    "js-edges",
+			versions: []string{object(`"l":{"type":"integer"},"i":{"type":"integer","connect.type":"int32"},"d":{"type":"number"},"f":{"type":"number","connect.type":"float32"},"s":{"type":"string"},"b":{"type":"boolean"}`)},
+			records: []versioned{
+				js(0, `{"id":1,"l":-9223372036854775808,"i":-2147483648,"d":-1.7976931348623157e308,"f":-3.4028234663852886e38,"s":"","b":false}`),
+				js(0, `{"id":2,"l":9223372036854775807,"i":2147483647,"d":1.7976931348623157e308,"f":3.4028234663852886e38,"s":"\u00e9\ud83d\ude00","b":true}`),
+				js(0, `{"id":3,"l":-0,"i":1e3,"d":-0.0,"f":-0.0}`), js(0, `{"id":4,"l":5.0,"d":5e-324,"f":1e-45}`), js(0, `{"id":5,"l":null,"d":null}`),
+				js(0, `{"id":6,"l":9223372036854775808}`), js(0, `{"id":7,"i":2147483648}`), js(0, `{"id":8,"l":0.5}`), // which the columns do not hold
+			},
+			columns: "id, l, i, d, f, s, b",
+			types:   "long, long, int, double, float, string, boolean",
+			want: "id,l,i,d,f,s,b\n" +
+				"1,-9223372036854775808,-2147483648,-1.7976931348623157e+308,-3.4028234663852886e+38,,false\n" +
+				"2,9223372036854775807,2147483647,1.7976931348623157e+308,3.4028234663852886e+38,é😀,true\n" +
+				"3,0,1000,-0.0,-0.0,NULL,NULL\n" +
+				"4,5,NULL,5e-324,1.401298464324817e-45,NULL,NULL\n" +
+				"5,NULL,NULL,NULL,NULL,NULL,NULL\n",
+			dead: 3,
+		},
+		{
 			topic:    "js-field-in-the-middle",
 			versions: []string{object(`"a":{"type":"integer"},"c":{"type":"integer"}`), object(`"a":{"type":"integer"},"mid":{"type":"object","properties":{"a":{"type":"string"},"b":{"type":"integer"}}},"c":{"type":"integer"}`)},
 			records:  []versioned{js(0, `{"id":1,"a":2,"c":3}`), js(1, `{"id":2,"a":4,"mid":{"a":"x"},"c":5}`), js(0, `{"id":3,"a":6,"c":7}`), js(1, `{"c":9,"a":8,"id":4}`)},

@@ -29,6 +29,9 @@ func TestWhatRecordsAre(t *testing.T) {
 	const messages = `syntax = "proto3"; package shop; message Other { string id = 1; } message Order { message Line { int64 id = 1; Order whole = 2; } int64 total = 1; }`
 	s.createTopic("messages", 1, lag, "table.topic.value.format", "latest", "table.topic.value.subject", "shop", "table.topic.value.message", "shop.Order.Line")
 	registerSchemaOf(t, s, "shop", sr.Schema{Schema: messages, Type: sr.TypeProtobuf})
+	s.createTopic("headed", 1, lag) // the header names the schema of the value, of a message with its indexes
+	headed := registerSchema(t, s, "headed-value", eventSchema)
+	headedMessage := append(registerSchemaOf(t, s, "headed-message", sr.Schema{Schema: paymentSchema, Type: sr.TypeProtobuf}), 2, 2)
 	registerSchema(t, s, "bare-value", eventSchema)
 	keyHeader := registerSchema(t, s, "bare-key", key)
 	type keyed struct {
@@ -48,6 +51,9 @@ func TestWhatRecordsAre(t *testing.T) {
 		{Topic: "messages", Value: []byte{1 << 3, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 2<<3 | 2, 3, 1 << 3, 0xac, 2}},
 		{Topic: "messages"},
 		{Topic: "messages", Value: []byte{1<<3 | 2, 1, 'x'}}, // of Other: a field in the encoding of another type is left out
+		{Topic: "headed", Value: encoded(t, nil, eventSchema, event{1, "x"}), Headers: []kgo.RecordHeader{{Key: "__value_schema_id", Value: headed}}},
+		{Topic: "headed", Value: []byte{1 << 3, 2, 2<<3 | 2, 1, 'y'}, Headers: []kgo.RecordHeader{{Key: "__value_schema_id", Value: headedMessage}}},
+		{Topic: "headed", Value: encoded(t, headed, eventSchema, event{3, "z"})},
 		{Topic: "pairs", Key: []byte(`{"id":1}`), Value: []byte(`{"a":"x"}`)},
 		{Topic: "pairs", Key: []byte(`null`), Value: []byte(`{"a":"y"}`)},
 		{Topic: "pairs", Value: []byte(`{"a":"z"}`)},
@@ -64,6 +70,7 @@ func TestWhatRecordsAre(t *testing.T) {
 		sql, want string
 	}{
 		"pairs":    {4, "SELECT a, _key.id AS id, _key.region AS region FROM ice.default.pairs", "a,id,region\nNULL,-9223372036854775808,é\nx,1,NULL\ny,NULL,NULL\nz,NULL,NULL\n"},
+		"headed":   {3, "SELECT id, text FROM ice.default.headed", "id,text\n1,x\n2,y\n3,z\n"},
 		"messages": {4, "SELECT id, whole FROM ice.default.messages", "id,whole\n-1,\"{\"\"total\"\":300}\"\n0,NULL\n5,NULL\nNULL,NULL\n"},
 		"lines":    {2, "SELECT value, who FROM ice.default.lines", "value,who\nfirst,ada\nsecond,NULL\n"},
 		"blobs":    {1, "SELECT value FROM ice.default.blobs", "value\n0001\n"},

@@ -12,6 +12,25 @@ func pb(version int, text string) versioned { return versioned{version, text} }
 func protobufCases() []valueCase {
 	cases := []valueCase{
 		{
+			topic:    "pb-edges",
+			versions: []string{proto3(`message R { int64 id = 1; optional int32 i = 2; optional sint32 s = 3; optional sfixed32 x = 4; optional int64 l = 5; optional sint64 m = 6; optional sfixed64 y = 7; optional float f = 8; optional double d = 9; optional bool b = 10; optional string t = 11; optional bytes r = 12; optional E e = 13; enum E { ZERO = 0; LEAST = -2147483648; } }`)},
+			records: []versioned{
+				pb(0, `id: 1 i: -2147483648 s: -2147483648 x: -2147483648 l: -9223372036854775808 m: -9223372036854775808 y: -9223372036854775808 f: -3.4028234663852886e+38 d: -1.7976931348623157e+308 b: false t: "" r: "" e: LEAST`),
+				pb(0, `id: 2 i: 2147483647 s: 2147483647 x: 2147483647 l: 9223372036854775807 m: 9223372036854775807 y: 9223372036854775807 f: 3.4028234663852886e+38 d: 1.7976931348623157e+308 b: true t: "é😀" r: "\x00\xff" e: 2147483647`),
+				pb(0, `id: 3 f: nan d: nan`), pb(0, `id: 4 f: inf d: -inf`), pb(0, `id: 5 f: -0.0 d: -0.0`), pb(0, `id: 6 f: 1e-45 d: 5e-324`), pb(0, `id: 7`),
+			},
+			columns: "id, i, s, x, l, m, y, f, d, b, t, r, e",
+			types:   "long, int, int, int, long, long, long, float, double, boolean, string, binary, string",
+			want: "id,i,s,x,l,m,y,f,d,b,t,r,e\n" +
+				"1,-2147483648,-2147483648,-2147483648,-9223372036854775808,-9223372036854775808,-9223372036854775808,-3.4028234663852886e+38,-1.7976931348623157e+308,false,,,LEAST\n" +
+				"2,2147483647,2147483647,2147483647,9223372036854775807,9223372036854775807,9223372036854775807,3.4028234663852886e+38,1.7976931348623157e+308,true,é😀,00ff,2147483647\n" +
+				"3,NULL,NULL,NULL,NULL,NULL,NULL,nan,nan,NULL,NULL,NULL,NULL\n" +
+				"4,NULL,NULL,NULL,NULL,NULL,NULL,inf,-inf,NULL,NULL,NULL,NULL\n" +
+				"5,NULL,NULL,NULL,NULL,NULL,NULL,-0.0,-0.0,NULL,NULL,NULL,NULL\n" +
+				"6,NULL,NULL,NULL,NULL,NULL,NULL,1.401298464324817e-45,5e-324,NULL,NULL,NULL,NULL\n" +
+				"7,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL\n",
+		},
+		{
 			topic: "pb-field-in-the-middle",
 			versions: []string{
 				proto3(`message R { int64 id = 1; int32 a = 2; int32 c = 4; }`),
