@@ -341,3 +341,89 @@ func TestDeadLettersAreATable(t *testing.T) {
 		t.Errorf("a topic of another name: exit %d\n%s", code, out)
 	}
 }
+
+// With `skip` a record that cannot become a row is left out, and counted; with `pause` its partition waits for it, through a
+// restart, while the other goes on, until its schema is there. Neither has dead letters, and two engines read the rows.
+func TestToleranceOfRecordsThatBecomeNoRows(t *testing.T) {
+	t.Parallel()
+	l := directoryLake(t)
+	s := l.server(t)
+	s.createTopic("skips", 2, 300*time.Millisecond, "table.topic.errors.tolerance", "skip")
+	s.createTopic("pauses", 2, 300*time.Millisecond, "table.topic.errors.tolerance", "pause")
+	known := registerSchema(t, s, "skips-value", eventSchema)
+	registerSchema(t, s, "pauses-value", eventSchema)
+	next := slices.Clone(known)
+	next[len(next)-1]++
+	later := strings.Replace(eventSchema, "]}", `, {"name": "more", "type": ["null", "string"], "default": null}]}`, 1)
+	cl := s.client(kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	produce := func(topic string, partition int32, payloads ...[]byte) {
+		t.Helper()
+		for _, p := range payloads {
+			if err := cl.ProduceSync(context.Background(), &kgo.Record{Topic: topic, Partition: partition, Value: p}).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	good := func(id int64) []byte { return encoded(t, known, eventSchema, event{id, "good"}) }
+	ahead := encoded(t, next, later, obj{"id": int64(2), "text": "ahead", "more": in("string", "x")})
+	same := func(topic, columns, want string) {
+		t.Helper()
+		for _, engine := range []string{"duckdb", "pyiceberg"} {
+			if got := l.query(t, s, engine, "SELECT "+columns+" FROM ice.default."+topic); got != want {
+				t.Errorf("%s by %s: %s", topic, engine, diffLines(want, got))
+			}
+		}
+	}
+	for _, topic := range []string{"skips", "pauses"} {
+		produce(topic, 0, good(1), ahead, good(3))
+		produce(topic, 1, good(11))
+	}
+	produce("skips", 1, []byte("garbage"), good(12))
+
+	waitForTable(t, s, "skips", 4, 3*time.Minute)
+	same("skips", "id, text", "id,text\n1,good\n11,good\n12,good\n3,good\n")
+	_, metrics := fetched(t, s, "/metrics")
+	for _, cause := range []string{"unknown-schema", "no-magic-byte"} {
+		if line := fmt.Sprintf("tabletopic_worker_dead_letters_total{cause=%q,topic=\"skips\"} 1\n", cause); !strings.Contains(metrics, line) {
+			t.Errorf("no %s in %s", line, lines(metrics, "dead_letters"))
+		}
+	}
+	if out, code := s.cli("", "table", "verify", "skips", "--deep"); code != 0 || !strings.Contains(out, "partition 0: 1 records were left out") || !strings.Contains(out, "partition 1: 1 records were left out") {
+		t.Errorf("table verify: exit %d\n%s", code, out)
+	}
+
+	waits := func(rows int64) {
+		t.Helper()
+		eventually(t, 3*time.Minute, "a partition that waits, and another that does not", func() error {
+			var status tableStatus
+			if err := s.api("/api/tables/pauses", &status); err != nil || status.Rows != rows || status.LagRecords != 2 {
+				return fmt.Errorf("%+v, %v", status, err)
+			}
+			out, code := s.cli("", "table", "status", "pauses")
+			for _, word := range []string{"partition 0", "offset 1", "unknown-schema", "table.topic.errors.tolerance"} {
+				if code != 0 || !strings.Contains(out, word) {
+					return fmt.Errorf("exit %d, want %q in %s", code, word, out)
+				}
+			}
+			return nil
+		})
+	}
+	waits(2)
+	s.kill()
+	s.start()
+	produce("pauses", 1, good(12))
+	waits(3)
+	same("pauses", "id, text", "id,text\n1,good\n11,good\n12,good\n")
+	if got := registerSchema(t, s, "pauses-value", later); !slices.Equal(got, next) {
+		t.Fatalf("the schema has header %x, the record has %x", got, next)
+	}
+	waitForTable(t, s, "pauses", 5, 3*time.Minute)
+	same("pauses", "id, text, more", "id,text,more\n1,good,NULL\n11,good,NULL\n12,good,NULL\n2,ahead,x\n3,good,NULL\n")
+	if out, code := s.cli("", "table", "verify", "pauses", "--deep"); code != 0 {
+		t.Errorf("table verify: exit %d\n%s", code, out)
+	}
+	topics, err := s.admin().ListTopics(context.Background())
+	if err != nil || topics.Has("skips.dlq") || topics.Has("pauses.dlq") {
+		t.Errorf("topics %v: %v", topics.Names(), err)
+	}
+}
