@@ -2,15 +2,19 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/apache/iceberg-go"
 	"github.com/apache/iceberg-go/table"
 	"github.com/google/uuid"
 
+	"github.com/tabletopic/tabletopic/catalog"
 	"github.com/tabletopic/tabletopic/coordinator"
 	"github.com/tabletopic/tabletopic/coordinator/control"
 	"github.com/tabletopic/tabletopic/internal/invariant"
@@ -285,61 +289,238 @@ func TestLettersOfATypeStayDeadWhenItGetsATable(t *testing.T) {
 	l.wantTable("", 0, 5)
 }
 
+// guids are schemas by GUID.
+type guids map[uuid.UUID]func() (int32, error)
+
+func (g guids) GUID(_ context.Context, guid uuid.UUID) (int32, error) { return g[guid]() }
+
+func (guids) Latest(context.Context, string) (int32, error) { return 0, metadata.ErrSchemaNotExist }
+
+func (guids) Earlier(context.Context, int32, int) ([]int32, error) { return nil, nil }
+
 // A schema that comes between the reads of two tables of a topic is, for each record, known to both or to neither:
-// else each would leave the record to the other, or both would have it.
+// else each would leave the record to the other, or both would have it. The topic's own table decides, and the others
+// wait until it holds the record.
 func TestTablesAgreeOnASchemaThatCameMeanwhile(t *testing.T) {
 	m := newFanOutMachine(t)
+	guid := uuid.New()
+	headers := []record.Header{{Key: headerValueSchema, Value: append([]byte{magicGUID}, guid[:]...)}}
 	text := m.schemas[typeA]
 	cfg, err := partition.ParseTopicConfig(map[string]string{"table.topic.fan.out": "n.A:a"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	routes := partition.Routes(metadata.Topic{ID: uuid.New(), Name: "events"}, cfg)
-	shared := NewShared(1, 0, nil)
-	known := map[int32]string{}
-	var schemas *control.Schemas
-	reads := func(route int, index int32, offset int64) string {
-		t.Helper()
-		r, settings := typedEvent(t, typeA, 1), configOf(routes[route], shared)
-		r.Offset = offset
-		takes, _, bad, err := (&reading{cfg: &settings, schemas: schemas, indexed: map[int32]bool{}, verdicts: shared.verdicts}).takes(t.Context(), index, &r)
-		if err != nil {
-			t.Fatal(err)
+	for _, byGUID := range []bool{false, true} {
+		shared := NewShared(1, 0, nil)
+		known := map[int32]string{}
+		var schemas *control.Schemas
+		reads := func(route int, index int32, offset int64) string {
+			t.Helper()
+			r, settings := typedEvent(t, typeA, 1), configOf(routes[route], shared)
+			r.Offset = offset
+			if byGUID {
+				r.Headers = headers
+			}
+			takes, _, bad, err := (&reading{cfg: &settings, schemas: schemas, indexed: map[int32]bool{}, verdicts: shared.verdicts}).takes(t.Context(), index, &r)
+			switch {
+			case errors.Is(err, errUndecided):
+				return "waits"
+			case err != nil:
+				t.Fatal(err)
+			case bad != nil:
+				return bad.cause
+			}
+			return fmt.Sprint(takes)
 		}
-		if bad != nil {
-			return bad.cause
+		const own, a = 0, 1
+		expect := func(route int, index int32, offset int64, want string) {
+			t.Helper()
+			if got := reads(route, index, offset); got != want {
+				t.Errorf("route %d reads offset %d of partition %d as %s, want %s", route, offset, index, got, want)
+			}
 		}
-		return fmt.Sprint(takes)
+		for _, first := range []int{own, a} { // whose table is ahead
+			index := int32(first)
+			delete(known, typeA)
+			schemas = control.NewSchemas(func(_ context.Context, id int32) (control.RegisteredSchema, error) {
+				if text, ok := known[id]; ok {
+					return control.RegisteredSchema{Text: text}, nil
+				}
+				return control.RegisteredSchema{}, metadata.ErrSchemaNotExist
+			}, guids{guid: func() (int32, error) {
+				if _, ok := known[typeA]; ok {
+					return typeA, nil
+				}
+				return 0, metadata.ErrSchemaNotExist
+			}})
+			at := partOf{routes[own].Topic.ID, index}
+			dead := first == own
+			if dead {
+				expect(own, index, 10, CauseUnknownSchema)
+			} else {
+				expect(a, index, 10, "waits")
+			}
+			known[typeA] = text
+			for _, offset := range []int64{5, 10} {
+				if dead {
+					expect(own, index, offset, CauseUnknownSchema)
+					shared.verdicts.hold(at, offset)
+					expect(a, index, offset, "waits")
+					shared.verdicts.hold(at, offset+1)
+					expect(a, index, offset, "false")
+				} else {
+					expect(own, index, offset, "false")
+					expect(a, index, offset, "true")
+				}
+			}
+			for route, want := range map[int]string{own: "false", a: "true"} {
+				expect(route, index, 11, want)
+				expect(route, index+10, 5, want)
+			}
+		}
 	}
-	const own, a = 0, 1
-	for _, first := range []int{own, a} { // whose table is ahead
-		index := int32(first)
-		delete(known, typeA)
-		schemas = control.NewSchemas(func(_ context.Context, id int32) (control.RegisteredSchema, error) {
-			if text, ok := known[id]; ok {
-				return control.RegisteredSchema{Text: text}, nil
-			}
-			return control.RegisteredSchema{}, metadata.ErrSchemaNotExist
-		}, nil)
-		want := map[int]string{own: CauseUnknownSchema, a: "false"}
-		if got := reads(first, index, 10); got != want[first] {
-			t.Errorf("route %d reads a record of no schema as %s, want %s", first, got, want[first])
+}
+
+// A table that waits for the schema of a record decides nothing: when the schema comes the record is a row.
+func TestPausedTableDecidesNothing(t *testing.T) {
+	m := newFanOutMachine(t)
+	text := m.schemas[typeA]
+	cfg, err := partition.ParseTopicConfig(map[string]string{"table.topic.fan.out": "n.A:a", "table.topic.fan.out.others": "table", "table.topic.errors.tolerance": "pause"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	routes, shared := partition.Routes(metadata.Topic{ID: uuid.New(), Name: "events"}, cfg), NewShared(1, 0, nil)
+	known := map[int32]string{}
+	schemas := control.NewSchemas(func(_ context.Context, id int32) (control.RegisteredSchema, error) {
+		if text, ok := known[id]; ok {
+			return control.RegisteredSchema{Text: text}, nil
 		}
-		known[typeA] = text
-		second := 1 - first
-		for _, offset := range []int64{5, 10} {
-			if got := reads(second, index, offset); got != want[second] {
-				t.Errorf("after route %d route %d reads offset %d as %s, want %s", first, second, offset, got, want[second])
+		return control.RegisteredSchema{}, metadata.ErrSchemaNotExist
+	}, nil)
+	takes := func(route int) (bool, *unfit, error) {
+		r, settings := typedEvent(t, typeA, 1), configOf(routes[route], shared)
+		takes, _, bad, err := (&reading{cfg: &settings, schemas: schemas, indexed: map[int32]bool{}, verdicts: shared.verdicts}).takes(t.Context(), 0, &r)
+		return takes, bad, err
+	}
+	if _, bad, err := takes(0); err != nil || bad == nil || bad.cause != CauseUnknownSchema {
+		t.Errorf("without a schema: %+v, %v", bad, err)
+	}
+	known[typeA] = text
+	for route, want := range []bool{false, true} {
+		if got, bad, err := takes(route); got != want || bad != nil || err != nil {
+			t.Errorf("route %d takes the record: %t, %+v, %v; want %t", route, got, bad, err, want)
+		}
+	}
+}
+
+// A stuckCatalog does not make one table.
+type stuckCatalog struct {
+	catalog.Catalog
+	table   string
+	refused chan struct{} // closed by the first refusal
+	once    sync.Once
+}
+
+func (c *stuckCatalog) Create(ctx context.Context, id table.Identifier, s *iceberg.Schema, props iceberg.Properties) (*table.Table, error) {
+	if id[len(id)-1] == c.table {
+		c.once.Do(func() { close(c.refused) })
+		return nil, errAway
+	}
+	return c.Catalog.Create(ctx, id, s, props)
+}
+
+// A record whose schema does not exist when one table of the topic reads it, and does when the node has been killed and
+// is back, is a row of the table of its type, or a dead letter, once: whichever table was ahead.
+func TestTypesWaitForTheOwnTableToDecide(t *testing.T) {
+	const late = 5
+	for _, behind := range []string{"events", "a"} {
+		m := newFanOutMachine(t)
+		real, stuck := m.catalog, &stuckCatalog{Catalog: m.catalog, table: behind, refused: make(chan struct{})}
+		m.catalog = stuck
+		l := m.start()
+		l.createFanOut(1)
+		for _, s := range []byte{typeA, typeC, late, typeA} {
+			if err := l.append(0, typedEvent(t, s, int64(s))); err != nil {
+				t.Fatal(err)
 			}
 		}
-		for route, want := range map[int]string{own: "false", a: "true"} {
-			if got := reads(route, index, 11); got != want {
-				t.Errorf("route %d reads a record of the schema that is there as %s, want %s", route, got, want)
+		own, a := l.route(""), l.route("n.A")
+		deadline := time.NewTimer(invariant.Patience(time.Minute))
+		defer deadline.Stop()
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		settled := func() bool { // what the table that is ahead does with the record
+			if behind == "a" {
+				_, err := l.passed(own)
+				return err == nil
 			}
-			if got := reads(route, index+10, 5); got != want {
-				t.Errorf("route %d reads one of another partition as %s, want %s", route, got, want)
+			if _, err := l.passed(a); err == nil {
+				return true
+			}
+			w := l.workers.Worker(a.ID)
+			return w != nil && strings.Contains(w.Lag(time.Now())[0].Trouble, errUndecided.Error())
+		}
+		for !settled() {
+			select {
+			case <-tick.C:
+			case <-deadline.C:
+				t.Fatalf("%s is to be behind, and the other table neither waits nor is through", behind)
 			}
 		}
+		select {
+		case <-stuck.refused:
+		case <-deadline.C:
+			t.Fatalf("nobody wanted to make %s", behind)
+		}
+		l.crash()
+		m.schemas[late] = m.schemas[typeA]
+		m.catalog = real
+		l = m.start()
+		if behind == "events" {
+			l.wantTable("n.A", 3, 0)
+			l.wantTable("", 0, 1)
+		} else {
+			l.wantTable("n.A", 2, 0)
+			l.wantTable("", 0, 2)
+		}
+		l.stop()
+	}
+}
+
+// Only so many verdicts are remembered. Those that the dead letters tell are forgotten for others, and who read the dead
+// letters before reads them again; while there are none of these, tables wait.
+func TestForgottenVerdictsAreReadAgain(t *testing.T) {
+	v := newVerdicts()
+	at := partOf{uuid.New(), 0}
+	enter := func(schema int32, offset, forgotten int64) (bool, error) {
+		t.Helper()
+		done, unknown, err := v.enter(t.Context(), schemaIn{at, schema, uuid.UUID{}}, offset, forgotten)
+		if err == nil {
+			done(!unknown)
+		}
+		return unknown, err
+	}
+	for i := range int32(maxVerdicts) {
+		if unknown, err := enter(1+i, int64(i), 0); unknown || err != nil {
+			t.Fatalf("schema %d: %t, %v", 1+i, unknown, err)
+		}
+	}
+	if _, err := enter(maxVerdicts+1, maxVerdicts, 0); !errors.Is(err, errVerdicts) {
+		t.Errorf("a verdict too many: %v", err)
+	}
+	if unknown, err := enter(7, 6, 0); !unknown || err != nil {
+		t.Errorf("a verdict that is there: %t, %v", unknown, err)
+	}
+	v.hold(at, 100)
+	if _, err := enter(maxVerdicts+1, maxVerdicts, 0); !errors.Is(err, errForgotten) {
+		t.Errorf("after verdicts were forgotten: %v", err)
+	}
+	if unknown, err := enter(7, 6, 1); unknown || err != nil {
+		t.Errorf("a verdict that was forgotten: %t, %v", unknown, err)
+	}
+	if unknown, err := enter(200, 199, 0); !unknown || err != nil {
+		t.Errorf("a verdict that no dead letter tells yet: %t, %v", unknown, err)
 	}
 }
 

@@ -36,6 +36,7 @@ const (
 // A payload is the value or the key of a record, as it is decoded.
 type payload struct {
 	writer  control.Writer
+	guid    uuid.UUID // by which the record names the schema, if it does
 	decoder *parquetio.Decoder
 	body    []byte
 }
@@ -47,16 +48,18 @@ type unfit struct {
 
 // A reading finds out what wrote the payloads of a chunk of records.
 type reading struct {
-	cfg      *Config
-	schemas  Schemas
-	indexed  map[int32]bool // schemas whose payloads have the indexes of a message in front, or have not
-	latest   [2]*control.Writer
-	types    map[control.Writer]typed
-	verdicts *verdicts
+	cfg       *Config
+	schemas   Schemas
+	indexed   map[int32]bool // schemas whose payloads have the indexes of a message in front, or have not
+	latest    [2]*control.Writer
+	types     map[control.Writer]typed
+	verdicts  *verdicts
+	forgotten int64 // how often verdicts had, before the dead letters were read
 }
 
 func (w *Worker) reading() *reading {
-	return &reading{cfg: &w.cfg, schemas: w.schemas, indexed: map[int32]bool{}, verdicts: w.shared.verdicts}
+	v := w.shared.verdicts
+	return &reading{cfg: &w.cfg, schemas: w.schemas, indexed: map[int32]bool{}, verdicts: v, forgotten: v.forgotten.Load()}
 }
 
 // format is that of values, or of keys.
@@ -108,6 +111,7 @@ func (r *reading) payload(ctx context.Context, key bool, data []byte, headers []
 	}
 	indexes, inHeader := data, false
 	if h, ok := lastHeader(headers, name); ok {
+		p.guid = guidIn(h)
 		if indexes, bad, err = r.schemaID(ctx, &p.writer, h); bad != nil {
 			bad = &unfit{CauseBadHeader, fmt.Sprintf("header %s holds neither a zero byte and a schema id, nor a one and a GUID", name)}
 		}
@@ -140,6 +144,14 @@ func (r *reading) payload(ctx context.Context, key bool, data []byte, headers []
 		p.body = rest
 	}
 	return p, nil, nil
+}
+
+// guidIn returns the GUID by which a header names a schema, if it does.
+func guidIn(data []byte) (guid uuid.UUID) {
+	if len(data) >= wireGUID && data[0] == magicGUID {
+		guid = uuid.UUID(data[1:wireGUID])
+	}
+	return guid
 }
 
 // schemaID reads which schema a header, or what is in front of a payload, names.

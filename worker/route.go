@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"sync"
+	"sync/atomic"
 
 	"github.com/google/uuid"
 
@@ -47,10 +50,14 @@ func (s Share) Takes(record string) bool {
 	return !s.Routed[record] && s.Others == partition.OthersTable
 }
 
+// own reports whether they are those of the topic's own table, beside others.
+func (s Share) own() bool { return s.Routed != nil && s.Record == "" }
+
 // A typed is the type of a record.
 type typed struct {
 	name string // "" if its schema has no name
 	bad  *unfit // why it has no type for certain
+	held int64  // of the partition, by the topic's own table, before the registry was asked; -1 if that is not known
 }
 
 // takes reports whether a record of a partition is for the table of this worker. Each record is for one table of
@@ -61,7 +68,7 @@ func (r *reading) takes(ctx context.Context, index int32, rec *record.Record) (t
 	if s.Routed == nil {
 		return true, w, nil, nil
 	}
-	own := s.Record == ""
+	own := s.own()
 	if rec.Value == nil {
 		if s.Others == partition.OthersDLQ && !r.cfg.SkipTombstones {
 			bad = &unfit{CauseNoTable, "a record without value is of no type: set table.topic.tombstone=skip, or table.topic.fan.out.others=table for a row of the topic's own table"}
@@ -73,6 +80,8 @@ func (r *reading) takes(ctx context.Context, index int32, rec *record.Record) (t
 		return false, w, nil, err
 	}
 	switch {
+	case !own && t.bad != nil && t.bad.cause == CauseUnknownSchema && rec.Offset >= t.held && r.verdicts != nil && !invariant.Off("the-own-table-decides"):
+		return false, w, nil, fmt.Errorf("%w: %s", errUndecided, t.bad.detail)
 	case !own:
 		return t.bad == nil && t.name == s.Record || invariant.Off("types-have-their-own-tables"), w, nil, nil
 	case t.bad != nil:
@@ -101,19 +110,25 @@ func (r *reading) typed(ctx context.Context, index int32, rec *record.Record) (c
 	if t, known := r.types[p.writer]; known && err == nil {
 		return p.writer, t, nil
 	}
-	done, unknown, err := r.verdicts.enter(ctx, schemaIn{r.cfg.Share.Topic, index, p.writer.Schema}, rec.Offset)
+	in := schemaIn{partOf: partOf{r.cfg.Share.Topic, index}, schema: p.writer.Schema, guid: p.guid}
+	if in.guid != (uuid.UUID{}) {
+		in.schema = 0 // which is not known before the GUID is
+	}
+	t := typed{held: r.verdicts.held(in.partOf)}
+	done, unknown, err := r.verdicts.enter(ctx, in, rec.Offset, r.forgotten)
 	if err != nil {
 		return p.writer, typed{}, err
 	}
 	if unknown {
-		done(true)
-		return p.writer, typed{bad: &unfit{CauseUnknownSchema, fmt.Sprintf("schema %d did not exist when the record was read for another table of the topic", p.writer.Schema)}}, nil
+		done(false)
+		t.bad = &unfit{CauseUnknownSchema, "the schema did not exist when the record was read for the topic's own table"}
+		return p.writer, t, nil
 	}
-	var t typed
 	if p, t.bad, err = r.payload(ctx, false, rec.Value, rec.Headers); err == nil && t.bad == nil {
 		t.name, err = r.schemas.Record(ctx, p.writer)
 	}
-	done(errors.Is(err, metadata.ErrSchemaNotExist))
+	decides := r.cfg.Share.own() && r.cfg.Tolerance != partition.ToleratePause // which waits for the schema
+	done(errors.Is(err, metadata.ErrSchemaNotExist) && decides)
 	if err != nil {
 		if t.bad = certain(err); t.bad == nil {
 			return p.writer, t, err
@@ -130,31 +145,50 @@ func (r *reading) typed(ctx context.Context, index int32, rec *record.Record) (c
 }
 
 // verdicts has the tables of a topic agree on which records were written with a schema that did not exist. It may
-// come between the reads of two of them: each would leave the record to the other, or both would have it. What
-// was said of an offset holds for all before it. A restart forgets it.
+// come between the reads of two of them: each would leave the record to the other, or both would have it. So the
+// topic's own table decides, whose dead letters they are, and the others pass such a record only when it has, and they
+// still find no schema then: a restart changes nothing of that, because the dead letters tell. Until then its verdict is
+// remembered here; what was said of an offset holds for all before it.
 type verdicts struct {
-	turn chan struct{}      // cap 1; taken by who asks the registry
-	ends map[schemaIn]int64 // of who has the turn; below, the schema did not exist
+	turn      chan struct{}      // cap 1; taken by who asks the registry
+	ends      map[schemaIn]int64 // of who has the turn; below, the schema did not exist
+	forgotten atomic.Int64       // times that some of ends was
+
+	mu     sync.Mutex
+	passed map[partOf]int64 // guarded by mu; what the topics' own tables hold
 }
 
-// A schemaIn is a schema id in a partition of a topic.
+// A partOf is a partition of a topic.
+type partOf struct {
+	topic uuid.UUID
+	index int32
+}
+
+// A schemaIn is a schema in a partition, by its id or its GUID, as records name it.
 type schemaIn struct {
-	topic     uuid.UUID
-	partition int32
-	schema    int32
+	partOf
+	schema int32
+	guid   uuid.UUID
 }
 
 // maxVerdicts bounds how many are remembered.
 const maxVerdicts = 10_000
 
+var errVerdicts = fmt.Errorf("more than %d schema ids that do not exist are in records that the topic's own table does not hold yet: it waits for its commit", maxVerdicts)
+
+// errForgotten says that what is known of dead letters is to be read again.
+var errForgotten = errors.New("the dead letters are read again")
+
 func newVerdicts() *verdicts {
-	return &verdicts{turn: make(chan struct{}, 1), ends: map[schemaIn]int64{}}
+	return &verdicts{turn: make(chan struct{}, 1), ends: map[schemaIn]int64{}, passed: map[partOf]int64{}}
 }
 
 // enter waits for the turn to ask the registry, and says whether the answer is known: the schema is not. done gives
-// the turn back, and says whether it is not known. A nil v knows nothing.
-func (v *verdicts) enter(ctx context.Context, s schemaIn, offset int64) (done func(unknown bool), unknown bool, err error) {
-	if v == nil || s.schema == 0 || invariant.Off("one-verdict-on-a-schema") {
+// the turn back, and says whether the topic's own table finds that it does not exist. A nil v knows nothing. The
+// error is errForgotten if v has forgotten more than forgotten, how often it had when the dead letters were read: they have
+// that now.
+func (v *verdicts) enter(ctx context.Context, s schemaIn, offset int64, forgotten int64) (done func(unknown bool), unknown bool, err error) {
+	if v == nil || s.schema == 0 && s.guid == (uuid.UUID{}) || invariant.Off("one-verdict-on-a-schema") {
 		return func(bool) {}, false, nil
 	}
 	select {
@@ -162,16 +196,68 @@ func (v *verdicts) enter(ctx context.Context, s schemaIn, offset int64) (done fu
 	case <-ctx.Done():
 		return nil, false, context.Cause(ctx)
 	}
+	if unknown = offset < v.ends[s]; !unknown && len(v.ends) >= maxVerdicts {
+		v.forget()
+	}
+	switch {
+	case unknown:
+	case forgotten != v.forgotten.Load() && !invariant.Off("forgotten-verdicts-are-read-again"):
+		err = errForgotten
+	case len(v.ends) >= maxVerdicts:
+		err = errVerdicts
+	}
+	if err != nil {
+		<-v.turn
+		return nil, false, err
+	}
 	return func(unknown bool) {
 		if unknown {
-			if len(v.ends) >= maxVerdicts {
-				clear(v.ends)
-			}
 			v.ends[s] = max(v.ends[s], offset+1)
 		}
 		<-v.turn
-	}, offset < v.ends[s], nil
+	}, unknown, nil
 }
+
+// forget drops what the dead letters tell by now. Who calls has the turn.
+func (v *verdicts) forget() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	before := len(v.ends)
+	maps.DeleteFunc(v.ends, func(s schemaIn, end int64) bool { return end <= v.passed[s.partOf] })
+	if len(v.ends) < before {
+		v.forgotten.Add(1)
+	}
+}
+
+// hold says what the topic's own table holds of a partition: below next, all.
+func (v *verdicts) hold(at partOf, next int64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.passed[at] = next
+}
+
+// leave forgets what the topic's own table holds: another worker will say so.
+func (v *verdicts) leave(at partOf) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.passed, at)
+}
+
+// held returns what the topic's own table holds of a partition, -1 if that is not known.
+func (v *verdicts) held(at partOf) int64 {
+	if v == nil {
+		return -1
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if next, known := v.passed[at]; known {
+		return next
+	}
+	return -1
+}
+
+// errUndecided says that the record may still become one of this table.
+var errUndecided = errors.New("whether the record is a dead letter of the topic's own table is not known until that has passed it")
 
 // takes reports whether rec is for the table. With done it needs no more: it is for another table, has become a
 // dead letter, or has to wait, and then ok is false.
@@ -179,6 +265,12 @@ func (t *task) takes(ctx context.Context, rec *record.Record) (done, ok bool) {
 	takes, w, bad, err := t.reading.takes(ctx, t.p.index, rec)
 	t.kind = t.reading.types[w].name
 	switch {
+	case errors.Is(err, errForgotten):
+		t.skip = nil
+		fallthrough
+	case errors.Is(err, errUndecided), errors.Is(err, errVerdicts):
+		t.err = err
+		return true, false
 	case err != nil:
 		if bad = t.unknown(err); bad == nil {
 			return true, false

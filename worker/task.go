@@ -310,6 +310,9 @@ func (w *Worker) start(p *part, l *lane, chunk int) {
 	p.busy, l.busy, p.lane = true, true, l
 	task := &task{w: w, p: p, l: l, chunk: chunk, table: t, refused: w.refused, joins: l.ranges[p.index] != nil, next: p.next, gap: p.gap, skip: p.skip,
 		reading: w.reading(), decoders: map[control.Writer]*parquetio.Decoder{}}
+	if p.skip != nil {
+		task.reading.forgotten = p.forgotten
+	}
 	g.tasks.Go(func() {
 		if !w.shared.enter(g.ctx) {
 			return
@@ -602,7 +605,7 @@ func (w *Worker) finish(t *task) {
 		r.Rows += t.rows
 		r.Dead += t.died
 	}
-	t.p.next, t.p.gap, t.p.skip = t.next, t.gap, t.skip
+	t.p.next, t.p.gap, t.p.skip, t.p.forgotten = t.next, t.gap, t.skip, t.reading.forgotten
 	stopped := t.next == t.begin || t.err != nil || t.needed != nil || t.split
 	if stopped || t.next >= t.p.urgent {
 		t.p.urgent = 0
@@ -628,7 +631,9 @@ func (w *Worker) finish(t *task) {
 		w.need(w.gen.ctx, *t.needed)
 	}
 	if t.err != nil {
-		w.log.Warn("partition waits", "partition", t.p.index, "offset", t.next, "error", t.err)
+		if !errors.Is(t.err, errUndecided) && !errors.Is(t.err, errForgotten) { // that is soon over
+			w.log.Warn("partition waits", "partition", t.p.index, "offset", t.next, "error", t.err)
+		}
 		t.p.retryAt = time.Now().Add(w.cfg.Retry)
 	}
 	if t.l.sealing || t.split {
@@ -725,6 +730,8 @@ func (w *Worker) firstWriter(ctx context.Context, p *part, from int64) (none con
 				continue
 			}
 			switch takes, _, bad, err := reading.takes(ctx, p.index, &rec); {
+			case errors.Is(err, errUndecided):
+				continue
 			case err != nil:
 				return none, false, err
 			case !takes || bad != nil:

@@ -181,6 +181,8 @@ type part struct {
 	later   time.Time      // few records come: they are read together then …
 	urgent  int64          // … or now, up to this offset: a request waits for them; 0 if none does
 	skip    map[int64]bool // dead letters of an earlier life, as [DeadLetters.Since] gives them; nil until known
+	// forgotten is how often the verdicts had, before skip was read.
+	forgotten int64
 }
 
 // tableInfo is what the worker knows of the table. It does not change.
@@ -323,7 +325,14 @@ func (w *Worker) run(ctx context.Context) error {
 		defer p.source.Notify(moved)()
 	}
 	w.begin(ctx, nil, nil)
-	defer func() { w.gen.end(w.shared) }()
+	defer func() {
+		w.gen.end(w.shared)
+		for _, p := range w.order {
+			if w.cfg.Share.own() {
+				w.shared.verdicts.leave(partOf{w.cfg.Share.Topic, p.index})
+			}
+		}
+	}()
 	defer w.shared.join(w)()
 	w.send(ctx, control.Hello{Worker: w.id, Partitions: w.indexes()})
 
@@ -536,7 +545,8 @@ func (w *Worker) begin(ctx context.Context, t *tableInfo, next []control.Offset)
 	}
 }
 
-// note says how far data files are that are durable, for those who ask for the lag.
+// note says how far data files are that are durable, for those who ask for the lag, and the topic's own table how far
+// it is, for the others of the topic.
 func (w *Worker) note() {
 	w.waitingFiles.Store(int64(len(w.gen.files)))
 	at, hole := map[int32]int64{}, map[int32]bool{}
@@ -554,6 +564,9 @@ func (w *Worker) note() {
 			written = p.committed.Load()
 		}
 		p.written.Store(written)
+		if at := p.committed.Load(); at >= 0 && w.cfg.Share.own() {
+			w.shared.verdicts.hold(partOf{w.cfg.Share.Topic, p.index}, at)
+		}
 	}
 }
 
