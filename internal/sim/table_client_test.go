@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,6 +28,9 @@ const (
 	widerSchema  = 3
 	otherSchema  = 8  // which no table of the others can hold
 	lateSchema   = 9  // unknown at first
+	payments     = 10 // of another type of records
+	latePayments = 11 // of that type, and unknown at first
+	refunds      = 12 // of a third type
 	noSchema     = 77 // always unknown
 )
 
@@ -36,6 +40,9 @@ var writerSchemas = map[int32]string{
 	widerSchema:  `{"type":"record","name":"Event","fields":[{"name":"id","type":"long"},{"name":"more","type":["null","long"],"default":null},{"name":"name","type":["null","string"],"default":null}]}`,
 	otherSchema:  `{"type":"record","name":"Event","fields":[{"name":"id","type":"string"}]}`,
 	lateSchema:   `{"type":"record","name":"Event","fields":[{"name":"id","type":"long"},{"name":"name","type":["null","string"],"default":null}]}`,
+	payments:     `{"type":"record","name":"Payment","fields":[{"name":"id","type":"long"},{"name":"name","type":["null","string"],"default":null}]}`,
+	latePayments: `{"type":"record","name":"Payment","fields":[{"name":"id","type":"long"},{"name":"name","type":["null","string"],"default":null},{"name":"more","type":["null","long"],"default":null}]}`,
+	refunds:      `{"type":"record","name":"Refund","fields":[{"name":"id","type":"long"},{"name":"name","type":["null","string"],"default":null}]}`,
 }
 
 // A form is what a record is like.
@@ -47,6 +54,9 @@ const (
 	wider
 	tombstone
 	late // a row or a dead letter
+	payment
+	latePayment // likewise; a row of another table than the dead letter
+	refund
 	firstBad
 	noMagic = iota - 1
 	unknownSchema
@@ -55,7 +65,18 @@ const (
 )
 
 // isRow tells whether records of the form become rows; certain, that it is.
-func (f form) isRow() (row, certain bool) { return f < firstBad, f != late }
+func (f form) isRow() (row, certain bool) { return f < firstBad, f != late && f != latePayment }
+
+// typed returns the type of records of the form, if that may have a table of its own.
+func (f form) typed() string {
+	switch f {
+	case payment, latePayment:
+		return "Payment"
+	case refund:
+		return "Refund"
+	}
+	return ""
+}
 
 // record builds record n of the form. Its key is n, and so is id, if it has one.
 func (f form) record(n int64) record.Record {
@@ -83,6 +104,12 @@ func (f form) record(n int64) record.Record {
 		r.Value = avro(widerSchema, n, second, 2*n, second, name)
 	case late:
 		r.Value = avro(lateSchema, n, second, name)
+	case payment:
+		r.Value = avro(payments, n, second, name)
+	case latePayment:
+		r.Value = avro(latePayments, n, second, name, second, 2*n)
+	case refund:
+		r.Value = avro(refunds, n, second, name)
 	case noMagic:
 		r.Value = []byte("bad")
 	case unknownSchema:
@@ -99,10 +126,28 @@ func (f form) record(n int64) record.Record {
 type tableTopic struct {
 	name  string
 	table table.Identifier
+	types []tableRoute // of records with tables of their own; without ids
 
 	mu   sync.Mutex
 	sent map[int64]*sentRecord // guarded by mu; by number
 	open []*openTransaction    // guarded by mu; may have records and no marker
+}
+
+// A tableRoute is a table of a topic, and what fills it.
+type tableRoute struct {
+	id     uuid.UUID // as which the log fills it
+	record string    // type of its records, "" if it is the topic's own
+	table  table.Identifier
+}
+
+// routes returns the tables of an incarnation of the topic, its own first.
+func (t *tableTopic) routes(id uuid.UUID) []tableRoute {
+	all := []tableRoute{{id: id, table: t.table}}
+	for _, r := range t.types {
+		r.id = partition.RouteID(id, r.record)
+		all = append(all, r)
+	}
+	return all
 }
 
 // An openTransaction is one that its coordinator has decided; its marker has to follow, whoever lives.
@@ -128,6 +173,13 @@ func (l *tableLife) createTopic(ctx context.Context) error {
 	config := map[string]string{
 		"table.topic.enable": "true", "table.topic.target.lag.ms": ms(p.lag), "table.topic.on.rewind": p.rewind,
 		"table.topic.name": l.topic().table[1],
+	}
+	if types := l.topic().types; len(types) > 0 {
+		var list []string
+		for _, r := range types {
+			list = append(list, r.record+":"+r.table[1])
+		}
+		config["table.topic.fan.out"], config["table.topic.fan.out.others"] = strings.Join(list, ","), partition.OthersTable
 	}
 	config["table.topic.compact.enabled"] = strconv.FormatBool(p.compact > 0)
 	if p.compact > 0 {
@@ -218,6 +270,9 @@ func (l *tableLife) produce(ctx context.Context, r *rand.Rand, bad float64) {
 			if l.n.w.plan.mixed {
 				forms[i] = pick(r, noMagic, unknownSchema, truncated, late, unfit)
 			}
+		}
+		if l.n.w.plan.types > 0 && r.IntN(2) == 0 {
+			forms[i] = pick(r, payment, payment, latePayment, refund)
 		}
 	}
 	if share := l.n.w.plan.transactions; share > 0 && r.Float64() < share {

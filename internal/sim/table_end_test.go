@@ -21,6 +21,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tabletopic/tabletopic/coordinator"
+	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/objectstore"
 	"github.com/tabletopic/tabletopic/partition"
 	"github.com/tabletopic/tabletopic/record"
@@ -75,6 +76,9 @@ func (l *tableLife) heal() error {
 	}
 	for i := range topic.Partitions {
 		l.append(l.ctx, topic.ID, int32(i), narrow, wide) // whoever had nothing to do looks at the table
+		if w.plan.types > 0 {
+			l.append(l.ctx, topic.ID, int32(i), payment, refund)
+		}
 	}
 	return nil
 }
@@ -127,13 +131,22 @@ var errSettingNeeded = errors.New("the table waits for table.topic.on.rewind=acc
 
 func (l *tableLife) behind() error {
 	topic, _ := l.set.Topic(l.topic().name)
-	if err := l.coordinators.Trouble(topic.ID); err != nil {
+	for _, r := range l.topic().routes(topic.ID) {
+		if err := l.routeBehind(topic, r); err != nil {
+			return fmt.Errorf("%s: %w", r.table[1], err)
+		}
+	}
+	return nil
+}
+
+func (l *tableLife) routeBehind(topic metadata.Topic, r tableRoute) error {
+	if err := l.coordinators.Trouble(r.id); err != nil {
 		if strings.Contains(err.Error(), "set table.topic.on.rewind=accept") {
 			return errSettingNeeded
 		}
 		return err
 	}
-	t, err := l.n.w.catalog.Load(l.ctx, l.topic().table)
+	t, err := l.n.w.catalog.Load(l.ctx, r.table)
 	if err != nil {
 		return err
 	}
@@ -141,8 +154,8 @@ func (l *tableLife) behind() error {
 	if err != nil {
 		return err
 	}
-	if at.Topic != topic.ID {
-		return fmt.Errorf("it is at topic %s, not %s", at.Topic, topic.ID)
+	if at.Topic != r.id {
+		return fmt.Errorf("it is at topic %s, not %s", at.Topic, r.id)
 	}
 	for i := range topic.Partitions {
 		p, err := l.set.Partition(topic.Name, int32(i))
@@ -165,29 +178,45 @@ type row struct {
 	file  string
 }
 
-// compare checks the table against the log, what was sent, the dead letters, and its own history.
+// An inTable is what is in one table of a topic, and in the dead letters of it.
+type inTable struct {
+	tableRoute
+	rows    map[place]map[int64]row
+	letters map[place]map[int64]int
+	h       *history
+}
+
+func (f *inTable) rowsOf(partition int32) map[int64]row    { return f.rows[place{f.id, partition}] }
+func (f *inTable) lettersOf(partition int32) map[int64]int { return f.letters[place{f.id, partition}] }
+
+// compare checks the tables against the log, what was sent, the dead letters, and their own histories.
 func (l *tableLife) compare() error {
 	w, name := l.n.w, l.topic().name
-	t, err := w.catalog.Load(l.ctx, l.topic().table)
-	if err != nil {
-		return err
-	}
-	h, err := w.replay(l.topic().table)
-	if err != nil {
-		return err
-	}
-	if err := w.missing(t); err != nil {
-		return err
-	}
-	rows, err := w.readTable(t)
-	if err != nil {
-		return err
-	}
 	letters, err := l.readLetters()
 	if err != nil {
 		return err
 	}
 	topic, _ := l.set.Topic(name)
+	var tables []*inTable
+	snapshots, compactions := 0, 0
+	for _, r := range l.topic().routes(topic.ID) {
+		t, err := w.catalog.Load(l.ctx, r.table)
+		if err != nil {
+			return err
+		}
+		f := &inTable{tableRoute: r, letters: letters}
+		if f.h, err = w.replay(r.table); err != nil {
+			return err
+		}
+		if err := w.missing(t); err != nil {
+			return err
+		}
+		if f.rows, err = w.readTable(t); err != nil {
+			return err
+		}
+		tables = append(tables, f)
+		snapshots, compactions = snapshots+len(t.Metadata().Snapshots()), compactions+f.h.compactions
+	}
 	n := 0
 	for i := range topic.Partitions {
 		p, err := l.set.Partition(name, int32(i))
@@ -200,14 +229,17 @@ func (l *tableLife) compare() error {
 			return err
 		}
 		n += len(want)
-		if err := l.comparePartition(at, want, rows[at], letters[at], h); err != nil {
+		if err := l.comparePartition(at, want, tables); err != nil {
 			return fmt.Errorf("partition %d: %w", i, err)
 		}
-		if w.holdsAll() && (h.begun[at] > 0 || len(h.gaps[at]) > 0) {
-			return fmt.Errorf("partition %d: retention removed what the table did not have: it began at %d and left out %v", i, h.begun[at], h.gaps[at])
+		for _, f := range tables {
+			at := place{f.id, at.partition}
+			if w.holdsAll() && (f.h.begun[at] > 0 || len(f.h.gaps[at]) > 0) {
+				return fmt.Errorf("partition %d: retention removed what the table %s did not have: it began at %d and left out %v", i, f.table[1], f.h.begun[at], f.h.gaps[at])
+			}
 		}
 	}
-	l.log("compared %d records, %d snapshots, %d compactions", n, len(t.Metadata().Snapshots()), h.compactions)
+	l.log("compared %d records, %d snapshots, %d compactions", n, snapshots, compactions)
 	return nil
 }
 
@@ -279,42 +311,74 @@ func readLog(ctx context.Context, p *partition.Partition, fn func(*record.Record
 	return nil
 }
 
-// comparePartition checks that each record is a row or a dead letter, once, or in a gap that a commit recorded.
-func (l *tableLife) comparePartition(at place, want map[int64]int64, rows map[int64]row, letters map[int64]int, h *history) error {
+// comparePartition checks that each record is a row of the table for its type or a dead letter, once, or in a gap that
+// a commit recorded.
+func (l *tableLife) comparePartition(at place, want map[int64]int64, tables []*inTable) error {
 	t := l.topic()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for o, n := range want {
 		s := t.sent[n]
-		r, isRow := rows[o]
-		isLetter := letters[o] > 0
+		var r row
+		var in *inTable
+		nRows, nLetters, leftOut, said := 0, 0, false, ""
+		for _, f := range tables {
+			if x, isRow := f.rowsOf(at.partition)[o]; isRow {
+				r, in = x, f
+				nRows++
+			}
+			if got := f.lettersOf(at.partition)[o]; got > 0 {
+				if nLetters += got; f.record != "" {
+					return fmt.Errorf("record %d, offset %d, of form %d, is a dead letter of %s", n, o, s.form, f.table[1])
+				}
+			}
+			own := place{f.id, at.partition}
+			if f.record == "" || f.record == s.form.typed() {
+				leftOut = leftOut || f.h.leftOut(own, o)
+				said += fmt.Sprintf("; %s began at %d and left out %v", f.table[1], f.h.begun[own], f.h.gaps[own])
+			}
+		}
 		shouldRow, certain := s.form.isRow()
 		switch {
-		case s.aborted && (isRow || isLetter):
-			return fmt.Errorf("record %d, offset %d, of a transaction that was aborted, is a row: %t", n, o, isRow)
+		case s.aborted && nRows+nLetters > 0:
+			return fmt.Errorf("record %d, offset %d, of a transaction that was aborted, is %d rows", n, o, nRows)
 		case s.aborted:
-		case isRow && isLetter:
+		case nRows > 0 && nLetters > 0:
 			return fmt.Errorf("record %d, offset %d, is a row and a dead letter", n, o)
-		case letters[o] > 1:
-			return fmt.Errorf("record %d, offset %d, is %d dead letters", n, o, letters[o])
-		case !isRow && !isLetter:
-			if !h.leftOut(at, o) {
-				return fmt.Errorf("record %d, offset %d, form %d, is nowhere; the table began at %d and left out %v", n, o, s.form, h.begun[at], h.gaps[at])
+		case nRows > 1:
+			return fmt.Errorf("record %d, offset %d, is in %d tables", n, o, nRows)
+		case nLetters > 1:
+			return fmt.Errorf("record %d, offset %d, is %d dead letters", n, o, nLetters)
+		case nRows+nLetters == 0:
+			if !leftOut {
+				return fmt.Errorf("record %d, offset %d, form %d, is nowhere%s", n, o, s.form, said)
 			}
-		case certain && isRow != shouldRow:
-			return fmt.Errorf("record %d, offset %d, of form %d, is a row: %t", n, o, s.form, isRow)
-		case isRow:
+		case certain && (nRows > 0) != shouldRow:
+			return fmt.Errorf("record %d, offset %d, of form %d, is a row: %t", n, o, s.form, nRows > 0)
+		case nRows > 0 && len(tables) > 1 && in.record != t.typeOf(s.form):
+			return fmt.Errorf("record %d, offset %d, of form %d, is in %s", n, o, s.form, in.table[1])
+		case nRows > 0:
 			if err := s.form.matches(n, r); err != nil {
 				return fmt.Errorf("record %d, offset %d, of form %d, in %s: %w", n, o, s.form, r.file, err)
 			}
 		}
 	}
-	for o, r := range rows {
-		if s := t.sent[r.key]; want[o] == 0 && (s == nil || (place{s.topic, s.partition}) != at || s.offset >= 0 && s.offset != o) {
-			return fmt.Errorf("the table has record %d at offset %d, which nobody sent there", r.key, o)
+	for _, f := range tables {
+		for o, r := range f.rowsOf(at.partition) {
+			if s := t.sent[r.key]; want[o] == 0 && (s == nil || (place{s.topic, s.partition}) != at || s.offset >= 0 && s.offset != o) {
+				return fmt.Errorf("the table %s has record %d at offset %d, which nobody sent there", f.table[1], r.key, o)
+			}
 		}
 	}
 	return nil
+}
+
+// typeOf returns the type of a form if it has a table.
+func (t *tableTopic) typeOf(f form) string {
+	if slices.ContainsFunc(t.types, func(r tableRoute) bool { return r.record == f.typed() }) {
+		return f.typed()
+	}
+	return ""
 }
 
 // matches compares a row with record n of the form.
@@ -323,7 +387,7 @@ func (f form) matches(n int64, r row) error {
 	switch f {
 	case wide:
 		want.extra = fmt.Sprint("extra ", n)
-	case wider:
+	case wider, latePayment:
 		want.more = 2 * n
 	case tombstone:
 		want.id = nil
@@ -485,11 +549,20 @@ func (l *tableLife) swept() error {
 		}
 	}
 	_ = wait(l.ctx, 2*w.plan.grace)
-	h, err := w.replay(l.topic().table)
+	for _, r := range l.topic().routes(uuid.UUID{}) {
+		if err := w.sweptTable(l.ctx, r.table); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *tableWorld) sweptTable(ctx context.Context, id table.Identifier) error {
+	h, err := w.replay(id)
 	if err != nil {
 		return err
 	}
-	t, err := w.catalog.Load(l.ctx, l.topic().table)
+	t, err := w.catalog.Load(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -502,7 +575,7 @@ func (l *tableLife) swept() error {
 		}
 	}
 	for after := ""; ; {
-		page, err := w.disk.List(w.failing, "warehouse/default/"+l.topic().table[1]+"/", after)
+		page, err := w.disk.List(w.failing, "warehouse/default/"+id[1]+"/", after)
 		if err != nil || len(page) == 0 {
 			return err
 		}

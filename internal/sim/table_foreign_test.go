@@ -41,7 +41,14 @@ func (w *tableWorld) foreign(r *rand.Rand, when string) {
 	}
 	w.others <- struct{}{}
 	defer func() { <-w.others }()
-	w.act(r, pick(r, w.topics...).table, pick(r, w.plan.foreign...), when)
+	topic := pick(r, w.topics...)
+	id, act := topic.table, pick(r, w.plan.foreign...)
+	if n := len(topic.types); n > 0 {
+		if i := r.IntN(n + 1); i < n {
+			id = topic.types[i].table
+		}
+	}
+	w.act(r, id, act, when)
 }
 
 // act does one thing. The caller holds others.

@@ -481,7 +481,7 @@ func (l *tableLife) lookup(ctx context.Context, id int32) (control.RegisteredSch
 	if err := l.actor.step(ctx, "look up schema"); err != nil {
 		return control.RegisteredSchema{}, err
 	}
-	if text, ok := writerSchemas[id]; ok && (id != lateSchema || l.n.w.known.Load()) {
+	if text, ok := writerSchemas[id]; ok && (id != lateSchema && id != latePayments || l.n.w.known.Load()) {
 		return control.RegisteredSchema{Text: text}, nil
 	}
 	return control.RegisteredSchema{}, metadata.ErrSchemaNotExist

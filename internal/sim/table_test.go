@@ -72,6 +72,7 @@ type tablePlan struct {
 	frozen            time.Duration // the longest that the catalog takes no data, while it answers all else
 	compact           int           // small files that become one; 0 if they stay
 	transactions      float64       // share of what is produced that is a transaction; half of these are aborted
+	types             int           // of records that have tables of their own, beside those of the topics
 }
 
 func newTablePlan(r *rand.Rand) tablePlan {
@@ -164,7 +165,11 @@ type tableWorld struct {
 }
 
 func newTableWorld(t *testing.T, seed uint64) *tableWorld {
-	return plannedTableWorld(t, seed, newTablePlan(rand.New(rand.NewPCG(seed, 3))))
+	plan := newTablePlan(rand.New(rand.NewPCG(seed, 3)))
+	if seed%4 == 1 && !plan.shared {
+		plan.types = 1 + int(seed/4%2)
+	}
+	return plannedTableWorld(t, seed, plan)
 }
 
 func plannedTableWorld(t *testing.T, seed uint64, plan tablePlan) *tableWorld {
@@ -190,7 +195,11 @@ func plannedTableWorld(t *testing.T, seed uint64, plan tablePlan) *tableWorld {
 		n := &tableNode{w: w, id: streamstore.NodeID(i + 1), r: rand.New(rand.NewPCG(seed, uint64(i+100)))}
 		w.nodes = append(w.nodes, n)
 		name := fmt.Sprintf("events_%d", i+1)
-		w.topics = append(w.topics, &tableTopic{name: name, table: table.Identifier{"default", name}, sent: map[int64]*sentRecord{}})
+		topic := &tableTopic{name: name, table: table.Identifier{"default", name}, sent: map[int64]*sentRecord{}}
+		for _, record := range []string{"Payment", "Refund"}[:w.plan.types] {
+			topic.types = append(topic.types, tableRoute{record: record, table: table.Identifier{"default", fmt.Sprintf("%ss_%d", strings.ToLower(record), i+1)}})
+		}
+		w.topics = append(w.topics, topic)
 	}
 	for _, topic := range w.topics {
 		if !w.plan.mixed {
