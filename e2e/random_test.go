@@ -3,27 +3,38 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/apache/arrow-go/v18/arrow/memory"
 	"github.com/apache/arrow-go/v18/parquet"
 	"github.com/apache/arrow-go/v18/parquet/file"
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
+	"github.com/apache/iceberg-go"
+	icebergrest "github.com/apache/iceberg-go/catalog/rest"
 	"github.com/google/go-cmp/cmp"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sr"
 	"google.golang.org/protobuf/types/dynamicpb"
 
 	"github.com/tabletopic/tabletopic/parquetio/parquetiotest"
+	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/worker"
 )
 
 var randomSeed = flag.Uint64("random.seed", 1, "first seed of the tests with random schemas; 0 is the time")
@@ -36,29 +47,101 @@ func firstSeed() uint64 {
 	return *randomSeed
 }
 
-// A randomTopic is records that a seed makes, in a table of their own.
+// A randomTopic is records that a seed makes, in a table of their own. Their offsets count from 0.
 type randomTopic struct {
-	seed    uint64
-	name    string
-	schemas []sr.Schema
+	seed     uint64
+	name     string
+	settings []string
+	schemas  []sr.Schema // of values
+	indexes  []byte      // that a value has behind the id of its schema
+	inHeader bool        // which names the schema, not the value
+	unnamed  bool        // nothing names it
 	// records calls fn with each: the version of the schema, what makes the payload behind its id, and
-	// what makes the row that it must become.
-	records func(fn func(version int, payload func() []byte, row func() map[string]any))
-	resolve func(want, got any) any // of JSON text, see parquetiotest.Resolve
+	// what makes the row that it must become, or the cause of its dead letter.
+	records func(fn func(version int, payload func() []byte, becomes func() (row map[string]any, cause string)))
+	table   func(*iceberg.Schema) error // is told what columns the table has, before rows are asked for; may be nil
+	resolve func(want, got any) any     // of JSON text, see parquetiotest.Resolve
+	// inferred are columns that there are when a value needs them.
+	inferred bool
+	key      randomKey
+
+	ids   [][]byte // of the schemas
+	keyID []byte
 }
 
-func (x randomTopic) produce(t *testing.T, s *server) (n int64) {
-	var headers [][]byte
+// A randomKey makes the keys of a topic.
+type randomKey struct {
+	settings []string
+	schema   string // of Avro; "" for none
+	unnamed  bool
+	next     func(r *rand.Rand) (body []byte, column func() any) // column nil: there is none
+	table    func(*iceberg.Schema)                               // of keys that are columns by their values: is told what columns the table has
+	resolve  func(want, got any) any
+}
+
+// A randomRecord is one of a topic, and what must become of it.
+type randomRecord struct {
+	offset    int64
+	key       []byte
+	keyColumn func() any // nil for none
+	value     func() []byte
+	headers   []kgo.RecordHeader
+	becomes   func() (row map[string]any, cause string) // a row that is nil has null in all columns
+}
+
+// each calls fn with the records in the order of their offsets. Some have no value, some no key.
+func (x *randomTopic) each(fn func(randomRecord)) {
+	keys, nothing := rand.New(rand.NewPCG(x.seed, 6)), rand.New(rand.NewPCG(x.seed, 7))
+	offset := int64(0)
+	x.records(func(version int, payload func() []byte, becomes func() (map[string]any, string)) {
+		r := randomRecord{offset: offset, becomes: becomes}
+		offset++
+		body, column := x.key.next(keys)
+		switch {
+		case nothing.IntN(10) == 0:
+			if column != nil {
+				r.keyColumn = func() any { return nil }
+			}
+		default:
+			r.key, r.keyColumn = slices.Concat(x.keyID, body), column
+			if r.key == nil {
+				r.key = []byte{}
+			}
+		}
+		if nothing.IntN(100) == 0 {
+			r.value, r.becomes = func() []byte { return nil }, func() (map[string]any, string) { return nil, "" }
+			fn(r)
+			return
+		}
+		r.value = func() []byte {
+			if x.unnamed || x.inHeader {
+				return append([]byte{}, payload()...)
+			}
+			return slices.Concat(x.ids[version], x.indexes, payload())
+		}
+		if x.inHeader {
+			r.headers = []kgo.RecordHeader{{Key: "__value_schema_id", Value: slices.Concat(x.ids[version], x.indexes)}}
+		}
+		fn(r)
+	})
+}
+
+func (x *randomTopic) produce(t *testing.T, s *server) (n int64) {
 	setCompatibilityNone(t, s, x.name+"-value")
 	for _, schema := range x.schemas {
-		headers = append(headers, registerSchemaOf(t, s, x.name+"-value", schema))
+		x.ids = append(x.ids, registerSchemaOf(t, s, x.name+"-value", schema))
+	}
+	if x.key.schema != "" {
+		if x.keyID = registerSchema(t, s, x.name+"-key", x.key.schema); x.key.unnamed {
+			x.keyID = nil
+		}
 	}
 	cl := s.client(kgo.DefaultProduceTopic(x.name), kgo.MaxBufferedRecords(100_000))
-	x.records(func(version int, payload func() []byte, _ func() map[string]any) {
+	x.each(func(r randomRecord) {
 		n++
-		cl.Produce(context.Background(), &kgo.Record{Value: slices.Concat(headers[version], payload())}, func(_ *kgo.Record, err error) {
-			if err != nil {
-				t.Errorf("%s: %v", x.name, err)
+		cl.Produce(context.Background(), &kgo.Record{Key: r.key, Value: r.value(), Headers: r.headers}, func(sent *kgo.Record, err error) {
+			if err != nil || sent.Offset != r.offset {
+				t.Errorf("%s: record %d at offset %d: %v", x.name, r.offset, sent.Offset, err)
 			}
 		})
 	})
@@ -68,29 +151,93 @@ func (x randomTopic) produce(t *testing.T, s *server) (n int64) {
 	return n
 }
 
-// compare reports the first row of each engine that is not what was written.
-func (x randomTopic) compare(t *testing.T, read map[string][]map[string]any) {
-	at, failed := 0, map[string]bool{}
-	x.records(func(_ int, _ func() []byte, want func() map[string]any) {
-		row := want()
-		for engine, rows := range read {
-			if failed[engine] || at >= len(rows) {
-				continue
-			}
-			got := rows[at]
-			delete(got, "_kafka")
-			if e := (equality{x.resolve, engine}); !e.same(row, got) {
-				t.Errorf("%s, row %d: %s differs; again with -random.seed %d:\n%s\n%v", x.name, at, engine, x.seed, cmp.Diff(x.resolve(any(row), any(got)), any(got)), x.schemas)
-				failed[engine] = true
-			}
-		}
-		at++
-	})
-	for engine, rows := range read {
-		if at != len(rows) {
-			t.Errorf("%s: %s reads %d rows, want %d; again with -random.seed %d", x.name, engine, len(rows), at, x.seed)
+// compare reports the first row of each engine that is not what was written, and the first dead letter.
+func (x *randomTopic) compare(t *testing.T, read map[string][]map[string]any, letters map[int64]*kgo.Record) {
+	again := fmt.Sprintf("again with -random.seed %d", x.seed)
+	rows, failed := map[string]map[int64]map[string]any{}, map[string]bool{}
+	for engine := range read {
+		rows[engine] = map[int64]map[string]any{}
+		for _, row := range read[engine] {
+			rows[engine][row["_kafka"].(map[string]any)["offset"].(int64)] = row
 		}
 	}
+	live, dead := 0, 0
+	x.each(func(r randomRecord) {
+		want, cause := r.becomes()
+		if cause != "" {
+			dead++
+			if l := letters[r.offset]; !failed[""] && (l == nil || headerOf(l, worker.HeaderCause) != cause || !bytes.Equal(l.Key, r.key) || !bytes.Equal(l.Value, r.value())) {
+				t.Errorf("%s, record %d: dead letter %+v, want cause %s, key %q and value %q; %s:\n%v", x.name, r.offset, l, cause, r.key, r.value(), again, x.schemas)
+				failed[""] = true
+			}
+			return
+		}
+		live++
+		for engine := range rows {
+			if got := rows[engine][r.offset]; !failed[engine] {
+				if diff := x.differ(engine, r, want, got); diff != "" {
+					t.Errorf("%s, record %d: %s differs; %s:\n%s\n%v", x.name, r.offset, engine, again, diff, x.schemas)
+					failed[engine] = true
+				}
+			}
+		}
+	})
+	for engine, rows := range read {
+		if live != len(rows) {
+			t.Errorf("%s: %s reads %d rows, want %d; %s", x.name, engine, len(rows), live, again)
+		}
+	}
+	if dead != len(letters) {
+		t.Errorf("%s: %d dead letters, want %d; %s", x.name, len(letters), dead, again)
+	}
+}
+
+// differ says how the row that an engine has of a record is not what it must be.
+func (x *randomTopic) differ(engine string, r randomRecord, want, got map[string]any) string {
+	if got == nil {
+		return "there is none"
+	}
+	source, value := got["_kafka"].(map[string]any), maps.Clone(got)
+	delete(value, "_kafka")
+	key := any(nil)
+	if r.key != nil {
+		key = "0x" + hex.EncodeToString(r.key)
+	}
+	if source["key"] != key {
+		return fmt.Sprintf("_kafka.key is %v, want %v", source["key"], key)
+	}
+	if r.keyColumn != nil {
+		want, column := r.keyColumn(), got["_key"]
+		if x.key.table != nil {
+			want = parquetiotest.OrNull(want, column)
+		}
+		delete(value, "_key")
+		if e := (equality{x.key.resolve, engine}); !e.same(want, column) {
+			return "_key: " + cmp.Diff(x.key.resolve(want, column), column)
+		}
+	}
+	if want == nil {
+		want = map[string]any{}
+		for column := range value {
+			want[column] = nil
+		}
+	}
+	if x.inferred {
+		want = parquetiotest.AsMap(parquetiotest.OrNull(want, value))
+	}
+	if e := (equality{x.resolve, engine}); !e.same(want, value) {
+		return cmp.Diff(x.resolve(any(want), any(value)), any(value))
+	}
+	return ""
+}
+
+func headerOf(r *kgo.Record, key string) string {
+	for _, h := range r.Headers {
+		if h.Key == key {
+			return string(h.Value)
+		}
+	}
+	return ""
 }
 
 // An equality is what two values have in common that an engine gives back as they are.
@@ -141,8 +288,13 @@ func (e equality) same(want, got any) bool {
 	return want == got
 }
 
+// A row that is one whatever comes.
+func becomes(row func() map[string]any) func() (map[string]any, string) {
+	return func() (map[string]any, string) { return row(), "" }
+}
+
 // randomAvro, randomProtobuf and randomJSON are topics of one version of a random schema.
-func randomAvro(seed uint64, rows int) randomTopic {
+func randomAvro(seed uint64, rows int) *randomTopic {
 	r := rand.New(rand.NewPCG(seed, 1))
 	names := &parquetiotest.Names{}
 	root := names.Record(r, 4)
@@ -150,16 +302,17 @@ func randomAvro(seed uint64, rows int) randomTopic {
 		root = names.Record(r, 4)
 	}
 	text, _ := json.Marshal(root.Schema)
-	return randomTopic{seed, fmt.Sprintf("avro-%d", seed), []sr.Schema{{Schema: string(text)}}, func(fn func(int, func() []byte, func() map[string]any)) {
-		r := rand.New(rand.NewPCG(seed, 2))
-		for range rows {
-			payload, row, _ := root.Value(r)
-			fn(0, func() []byte { return payload }, func() map[string]any { return row.(map[string]any) })
-		}
-	}, parquetiotest.Resolve}
+	return &randomTopic{seed: seed, name: fmt.Sprintf("avro-%d", seed), schemas: []sr.Schema{{Schema: string(text)}}, resolve: parquetiotest.Resolve,
+		records: func(fn func(int, func() []byte, func() (map[string]any, string))) {
+			r := rand.New(rand.NewPCG(seed, 2))
+			for range rows {
+				payload, row, _ := root.Value(r)
+				fn(0, func() []byte { return payload }, becomes(func() map[string]any { return row.(map[string]any) }))
+			}
+		}}
 }
 
-func randomProtobuf(t *testing.T, seed uint64, rows int) randomTopic {
+func randomProtobuf(t *testing.T, seed uint64, rows int) *randomTopic {
 	r := rand.New(rand.NewPCG(seed, 1))
 	text := parquetiotest.RandomProtobuf(r)
 	md := newMessage(t, text).Descriptor()
@@ -167,44 +320,176 @@ func randomProtobuf(t *testing.T, seed uint64, rows int) randomTopic {
 		text = parquetiotest.RandomProtobuf(r)
 		md = newMessage(t, text).Descriptor()
 	}
-	return randomTopic{seed, fmt.Sprintf("protobuf-%d", seed), []sr.Schema{{Schema: text, Type: sr.TypeProtobuf}}, func(fn func(int, func() []byte, func() map[string]any)) {
-		r, order := rand.New(rand.NewPCG(seed, 2)), rand.New(rand.NewPCG(seed, 3)) // a map gives its entries in any
-		for range rows {
-			m := dynamicpb.NewMessage(md)
-			parquetiotest.FillMessage(r, m, 4)
-			fn(0, func() []byte { return slices.Concat([]byte{0}, parquetiotest.EncodeProtobuf(order, m)) },
-				func() map[string]any { return parquetiotest.ProtobufRow(m) })
-		}
-	}, parquetiotest.Resolve}
+	return &randomTopic{seed: seed, name: fmt.Sprintf("protobuf-%d", seed), schemas: []sr.Schema{{Schema: text, Type: sr.TypeProtobuf}}, indexes: []byte{0}, resolve: parquetiotest.Resolve,
+		records: func(fn func(int, func() []byte, func() (map[string]any, string))) {
+			r, order := rand.New(rand.NewPCG(seed, 2)), rand.New(rand.NewPCG(seed, 3)) // a map gives its entries in any
+			for range rows {
+				m := dynamicpb.NewMessage(md)
+				parquetiotest.FillMessage(r, m, 4)
+				fn(0, func() []byte { return parquetiotest.EncodeProtobuf(order, m) }, becomes(func() map[string]any { return parquetiotest.ProtobufRow(m) }))
+			}
+		}}
 }
 
-func randomJSON(t *testing.T, seed uint64, rows int) randomTopic {
+func randomJSON(t *testing.T, seed uint64, rows int) *randomTopic {
 	shape := parquetiotest.RandomJSON(rand.New(rand.NewPCG(seed, 1)), 3)
 	text, err := json.Marshal(shape.Schema())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return randomTopic{seed, fmt.Sprintf("json-%d", seed), []sr.Schema{{Schema: string(text), Type: sr.TypeJSON}}, func(fn func(int, func() []byte, func() map[string]any)) {
-		r := rand.New(rand.NewPCG(seed, 2))
-		for n := 0; n < rows; {
-			text := []byte(shape.Text(r, 0))
-			v, err := parquetiotest.ParsePairs(text)
-			if err != nil {
-				t.Fatalf("seed %d: %v", seed, err)
+	return &randomTopic{seed: seed, name: fmt.Sprintf("json-%d", seed), schemas: []sr.Schema{{Schema: string(text), Type: sr.TypeJSON}}, resolve: parquetiotest.ResolvePairs,
+		records: func(fn func(int, func() []byte, func() (map[string]any, string))) {
+			r := rand.New(rand.NewPCG(seed, 2))
+			for n := 0; n < rows; {
+				text := []byte(shape.Text(r, 0))
+				v := mustParsePairs(t, text)
+				if v == nil {
+					v = parquetiotest.Pairs{}
+				}
+				if row, misfit := shape.Plain(v); misfit == nil {
+					fn(0, func() []byte { return text }, becomes(func() map[string]any { return row.(map[string]any) }))
+					n++
+				}
 			}
-			if v == nil {
-				v = parquetiotest.Pairs{}
-			}
-			if row, misfit := shape.Plain(v); misfit == nil {
-				fn(0, func() []byte { return text }, func() map[string]any { return row.(map[string]any) })
-				n++
-			}
-		}
-	}, parquetiotest.ResolvePairs}
+		}}
 }
 
-// Random values of random schemas are, in two engines, what was written: 100 topics of 10,000 rows
-// each, in three formats.
+func mustParsePairs(t *testing.T, text []byte) any {
+	t.Helper()
+	v, err := parquetiotest.ParsePairs(text)
+	if err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return v
+}
+
+// randomSchemaless is a topic of JSON without a schema. What a column cannot hold is a dead letter, or goes to a
+// column beside it.
+func randomSchemaless(t *testing.T, seed uint64, rows int) *randomTopic {
+	newColumns := seed/4%2 == 0
+	shape := parquetiotest.RandomSchemaless(rand.New(rand.NewPCG(seed, 1)), 3)
+	texts := func(fn func(text []byte)) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		for range rows {
+			if r.IntN(200) == 0 {
+				fn(fmt.Appendf(nil, "[%d, null]", r.Int64()))
+			} else {
+				fn([]byte(shape.Text(r, 1000)))
+			}
+		}
+	}
+	table := parquetiotest.SchemalessTable{NewColumns: newColumns}
+	x := &randomTopic{seed: seed, name: fmt.Sprintf("schemaless-%d", seed), unnamed: true, inferred: true, resolve: parquetiotest.ResolvePairs,
+		settings: []string{"table.topic.value.format", "json", "table.topic.on.incompatible", map[bool]string{true: "new-column", false: "dlq"}[newColumns]},
+		records: func(fn func(int, func() []byte, func() (map[string]any, string))) {
+			texts(func(text []byte) {
+				fn(0, func() []byte { return text }, func() (map[string]any, string) {
+					row, err := table.Row(mustParsePairs(t, text))
+					switch {
+					case errors.Is(err, parquetiotest.ErrMisfit):
+						return nil, worker.CauseUndecodable
+					case err != nil:
+						t.Errorf("schemaless-%d: %v: %s", seed, err, text)
+					}
+					return row, ""
+				})
+			})
+		}}
+	x.table = func(schema *iceberg.Schema) error {
+		table.Columns = &iceberg.StructType{}
+		for _, f := range schema.Fields() {
+			if f.Name != "_kafka" && f.Name != "_key" {
+				table.Columns.FieldList = append(table.Columns.FieldList, f)
+			}
+		}
+		var all []any
+		x.each(func(r randomRecord) {
+			if v := r.value(); v != nil {
+				all = append(all, mustParsePairs(t, v))
+			}
+		})
+		if bad := table.Unexplained(all); bad != "" {
+			return errors.New(bad)
+		}
+		return nil
+	}
+	return x
+}
+
+// randomText is a topic of text or bytes; what is not UTF-8 is no text.
+func randomText(seed uint64, rows int, format string) *randomTopic {
+	return &randomTopic{seed: seed, name: fmt.Sprintf("%s-%d", format, seed), unnamed: true, settings: []string{"table.topic.value.format", format}, resolve: parquetiotest.Resolve,
+		records: func(fn func(int, func() []byte, func() (map[string]any, string))) {
+			r := rand.New(rand.NewPCG(seed, 2))
+			for range rows {
+				v := []byte(parquetiotest.RandomText(r))
+				if r.IntN(40) == 0 {
+					v = parquetiotest.RandomBytes(r, r.IntN(20))
+				}
+				fn(0, func() []byte { return v }, func() (map[string]any, string) {
+					switch {
+					case format == "bytes":
+						return map[string]any{"value": "0x" + hex.EncodeToString(v)}, ""
+					case !utf8.Valid(v):
+						return nil, worker.CauseUndecodable
+					}
+					return map[string]any{"value": string(v)}, ""
+				})
+			}
+		}}
+}
+
+// randomKeys are of any format.
+func randomKeys(t *testing.T, seed uint64) randomKey {
+	r := rand.New(rand.NewPCG(seed, 8))
+	k := randomKey{resolve: parquetiotest.Resolve}
+	format := []string{"bytes", "string", "json", "schema-id", "latest"}[r.IntN(5)]
+	k.settings, k.unnamed = []string{"table.topic.key.format", format}, format != "schema-id"
+	switch format {
+	case "bytes":
+		k.next = func(r *rand.Rand) ([]byte, func() any) { return parquetiotest.RandomBytes(r, r.IntN(30)), nil }
+	case "string":
+		k.next = func(r *rand.Rand) ([]byte, func() any) {
+			text := parquetiotest.RandomText(r)
+			return []byte(text), func() any { return text }
+		}
+	case "json":
+		shape := parquetiotest.RandomKind(r)
+		var column iceberg.Type
+		k.resolve = parquetiotest.ResolvePairs
+		k.table = func(schema *iceberg.Schema) {
+			f, _ := schema.FindFieldByName("_key")
+			column = f.Type
+		}
+		k.next = func(r *rand.Rand) ([]byte, func() any) {
+			text := []byte(shape.Text(r, 0))
+			return text, func() any {
+				v, err := parquetiotest.SchemalessTable{}.Value(column, mustParsePairs(t, text))
+				if err != nil {
+					t.Errorf("key %s in a column of type %s: %v", text, column, err)
+				}
+				return v
+			}
+		}
+	default:
+		names := &parquetiotest.Names{}
+		root := names.Random(r, 2)
+		for m, _ := root.Schema.(map[string]any); m["type"] == "record" && len(m["fields"].([]any)) == 0; m, _ = root.Schema.(map[string]any) {
+			root = names.Random(r, 2)
+		}
+		text, _ := json.Marshal(root.Schema)
+		k.schema = string(text)
+		k.next = func(r *rand.Rand) ([]byte, func() any) {
+			body, plain, _ := root.Value(r)
+			return body, func() any { return plain }
+		}
+	}
+	return k
+}
+
+// Random values of random schemas are, in two engines, what was written, or dead letters: 100 topics of 10,000
+// rows each, in four formats, and two of text and of bytes. Keys are of all of them; what names the schema is in
+// front of the value, in a header, or nothing does.
 func TestRandomValuesInTwoEngines(t *testing.T) {
 	t.Parallel()
 	topics, rows := 100, 10_000
@@ -213,37 +498,54 @@ func TestRandomValuesInTwoEngines(t *testing.T) {
 	}
 	seed := firstSeed()
 	for ; topics > 0; topics -= 100 { // as many as a server of this size holds well
-		var all []randomTopic
+		all := []*randomTopic{randomText(seed, rows, "string"), randomText(seed, rows, "bytes")}
 		for range min(topics, 100) {
-			switch seed % 3 {
+			switch seed % 4 {
 			case 0:
 				all = append(all, randomAvro(seed, rows))
 			case 1:
 				all = append(all, randomProtobuf(t, seed, rows))
 			case 2:
 				all = append(all, randomJSON(t, seed, rows))
+			case 3:
+				all = append(all, randomSchemaless(t, seed, rows))
 			}
 			seed++
+		}
+		for _, x := range all {
+			if x.schemas == nil {
+				continue
+			}
+			switch x.seed / 4 % 3 {
+			case 1:
+				x.inHeader = true
+			case 2:
+				x.unnamed, x.settings = true, []string{"table.topic.value.format", "latest"}
+			}
 		}
 		inTwoEngines(t, all)
 	}
 }
 
-// inTwoEngines produces the records of topics to a server, and compares what engines read.
-func inTwoEngines(t *testing.T, topics []randomTopic) {
+// inTwoEngines produces the records of topics to a server, and compares what engines read, and the dead letters.
+func inTwoEngines(t *testing.T, topics []*randomTopic) {
 	t.Helper()
 	s := newServer(t)
 	s.start()
 	defer s.stop()
-	rows := map[string]int64{}
+	records := map[string]int64{}
 	for _, x := range topics {
-		s.createTopic(x.name, 1, 2*time.Second)
-		rows[x.name] = x.produce(t, s)
+		x.key = randomKeys(t, x.seed)
+		s.createTopic(x.name, 1, 2*time.Second, slices.Concat(x.settings, x.key.settings)...)
+		records[x.name] = x.produce(t, s)
 	}
 	var tables []string
+	letters := map[string]map[int64]*kgo.Record{}
 	for _, x := range topics {
-		waitForTable(t, s, x.name, rows[x.name], 3*time.Minute)
+		waitForRecords(t, s, x.name, records[x.name])
 		tables = append(tables, "SELECT * FROM ice.default."+tableName(x.name))
+		letters[x.name] = readLetters(t, s, x.name)
+		x.learn(t, s)
 	}
 	dirs := map[string]string{"duckdb": t.TempDir(), "pyiceberg": t.TempDir()}
 	for engine, dir := range dirs {
@@ -254,7 +556,97 @@ func inTwoEngines(t *testing.T, topics []randomTopic) {
 		for engine, dir := range dirs {
 			read[engine] = readParquet(t, filepath.Join(dir, fmt.Sprintf("%d.parquet", i)))
 		}
-		x.compare(t, read)
+		x.compare(t, read, letters[x.name])
+	}
+}
+
+// waitForRecords waits until each of n records of a topic is a row or a dead letter.
+func waitForRecords(t *testing.T, s *server, topic string, n int64) {
+	t.Helper()
+	admin := s.admin()
+	eventually(t, 3*time.Minute, fmt.Sprintf("%d records of %s", n, topic), func() error {
+		var status tableStatus
+		if err := s.api("/api/tables/"+topic, &status); err != nil {
+			return err
+		}
+		letters, err := countLetters(admin, topic)
+		if err == nil && (status.Rows+letters != n || status.LagRecords != 0) {
+			err = fmt.Errorf("%d rows, %d dead letters, lag %d records: %s", status.Rows, letters, status.LagRecords, status.Message)
+		}
+		return err
+	})
+}
+
+// countLetters is how many dead letters a topic of one partition has.
+func countLetters(admin *kadm.Client, topic string) (int64, error) {
+	ends, err := admin.ListEndOffsets(context.Background(), topic+".dlq")
+	if err != nil {
+		return 0, err
+	}
+	end, ok := ends.Lookup(topic+".dlq", 0)
+	switch {
+	case !ok || errors.Is(end.Err, kerr.UnknownTopicOrPartition):
+		return 0, nil
+	case end.Err != nil:
+		return 0, end.Err
+	}
+	return end.Offset, nil
+}
+
+// readLetters returns the dead letters of a topic of one partition, by the offsets of their records.
+func readLetters(t *testing.T, s *server, topic string) map[int64]*kgo.Record {
+	t.Helper()
+	n, err := countLetters(s.admin(), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	letters := map[int64]*kgo.Record{}
+	if n == 0 {
+		return letters
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	cl := s.client(kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic + ".dlq": {0: kgo.NewOffset().At(0)}}))
+	defer cl.Close()
+	for read := int64(0); read < n; {
+		fetches := cl.PollFetches(ctx)
+		if err := fetches.Err0(); err != nil {
+			t.Fatalf("%d of %d dead letters of %s: %v", read, n, topic, err)
+		}
+		for r := range fetches.RecordsAll() {
+			read++
+			offset, err := strconv.ParseInt(headerOf(r, partition.HeaderSourceOffset), 10, 64)
+			if err != nil || letters[offset] != nil {
+				t.Errorf("dead letter of %s at offset %d: source %d twice, or %v", topic, r.Offset, offset, err)
+			}
+			letters[offset] = r
+		}
+	}
+	return letters
+}
+
+// learn tells the topic which columns its table has.
+func (x *randomTopic) learn(t *testing.T, s *server) {
+	t.Helper()
+	if x.table == nil && x.key.table == nil {
+		return
+	}
+	cat, err := icebergrest.NewCatalog(context.Background(), "ours", s.catalogURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tab, err := cat.LoadTable(context.Background(), []string{"default", tableName(x.name)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if x.key.table != nil {
+		x.key.table(tab.Schema())
+	}
+	if x.table == nil {
+		return
+	}
+	if err := x.table(tab.Schema()); err != nil {
+		t.Errorf("%s: %v; again with -random.seed %d", x.name, err, x.seed)
 	}
 }
 

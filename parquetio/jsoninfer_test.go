@@ -53,9 +53,15 @@ func (p *plainRig) grow(records ...string) error {
 			return err
 		}
 	}
+	return p.widen(x)
+}
+
+// widen gives the table what an inference found.
+func (p *plainRig) widen(x *JSONInference) error {
+	p.t.Helper()
 	text, lacks := x.Schema()
 	if !lacks {
-		p.t.Fatalf("%s needs nothing more, and the decoder says it does", records)
+		p.t.Fatal("nothing more is needed, and the decoder says it is")
 	}
 	v, err := ParseJSONSchema(NewRules(), text)
 	if err != nil {
@@ -88,6 +94,26 @@ func (p *plainRig) add(r string) error {
 		p.t.Fatalf("%s: %v", r, err)
 	}
 	return err
+}
+
+// addOf appends the first of some records; if the table lacks a column for it, it gets what the others need, too.
+func (p *plainRig) addOf(records []string) error {
+	p.t.Helper()
+	err := p.builder.Append(p.decoder, []byte(records[0]), RecordMeta{})
+	if !errors.Is(err, ErrLacksColumn) {
+		return err
+	}
+	x := p.mapping.InferJSON(p.table)
+	if err := x.Add([]byte(records[0])); err != nil {
+		return err
+	}
+	for _, r := range records[1:] {
+		_ = x.Add([]byte(r))
+	}
+	if err := p.widen(x); err != nil {
+		return err
+	}
+	return p.add(records[0])
 }
 
 // keep writes the rows of the builder to a file.
@@ -470,7 +496,7 @@ func holds(row, record any) bool {
 			last[name] = v.Values[i]
 		}
 		for name, x := range last {
-			if !hasValue(x) {
+			if !parquetiotest.HasValue(x) {
 				continue
 			}
 			at := -1
@@ -518,24 +544,70 @@ func kept(row, value any) bool {
 	return err == nil && cmp.Equal(v, value, cmp.AllowUnexported(parquetiotest.Pairs{}))
 }
 
-func hasValue(v any) bool {
-	switch v := v.(type) {
-	case nil:
-		return false
-	case parquetiotest.Pairs:
-		for _, x := range v.Values {
-			if hasValue(x) {
-				return true
+// Of random records without a schema, some of whose values are not what the others are, each is the row, or the
+// dead letter, that docs/tables.md says, whether columns are made for one record at a time or for several; and the
+// type of each column comes from the first values of its property.
+func TestInferredRowsAreThoseOfTheModel(t *testing.T) {
+	rows, misfits := 0, 0
+	for seed := range uint64(jsonSeeds) {
+		r := rand.New(rand.NewPCG(seed, 4))
+		p := newPlainRig(t)
+		p.mapping.NewColumns = seed%2 == 0
+		p.describe(p.table)
+		shape := parquetiotest.RandomSchemaless(r, 3)
+		var records []string
+		for range 60 {
+			records = append(records, shape.Text(r, 40))
+		}
+		var parsed []any
+		dead := map[int]error{}
+		for i, record := range records {
+			v, err := parquetiotest.ParsePairs([]byte(record))
+			if err != nil {
+				t.Fatal(err)
+			}
+			parsed = append(parsed, v)
+			if err := p.addOf(records[i:min(len(records), i+1+r.IntN(20))]); err != nil {
+				dead[i] = err
 			}
 		}
-		return false
-	case []any:
-		for _, x := range v {
-			if hasValue(x) {
-				return true
+		p.keep()
+		table := parquetiotest.SchemalessTable{Columns: &iceberg.StructType{}, NewColumns: p.mapping.NewColumns}
+		for _, f := range p.table.Fields() {
+			if f.Name != "_kafka" {
+				table.Columns.FieldList = append(table.Columns.FieldList, f)
 			}
 		}
-		return false
+		if bad := table.Unexplained(parsed); bad != "" {
+			t.Errorf("seed %d: %s", seed, bad)
+		}
+		at := 0
+		for i, v := range parsed {
+			want, err := table.Row(v)
+			if err != nil || dead[i] != nil {
+				if misfits++; (err == nil) != (dead[i] == nil) || errors.Is(err, parquetiotest.ErrLacks) {
+					t.Fatalf("seed %d: error %v, want %v: %s\n%s", seed, dead[i], err, records[i], p.columnsOf())
+				}
+				continue
+			}
+			got := p.files[at]
+			delete(got, "_kafka")
+			for _, f := range table.Columns.FieldList {
+				if _, ok := got[f.Name]; !ok {
+					got[f.Name] = nil // the column came later
+				}
+			}
+			if diff := cmp.Diff(withoutNull(parquetiotest.ResolvePairs(parquetiotest.OrNull(want, got), got)), withoutNull(any(got))); diff != "" {
+				t.Fatalf("seed %d: %s\n%s\n%s", seed, records[i], p.columnsOf(), diff)
+			}
+			at++
+		}
+		if at != len(p.files) {
+			t.Fatalf("seed %d: %d rows, want %d", seed, len(p.files), at)
+		}
+		rows += at
 	}
-	return true
+	if rows < 40*jsonSeeds || misfits < jsonSeeds {
+		t.Errorf("%d rows and %d dead letters: too few to tell", rows, misfits)
+	}
 }

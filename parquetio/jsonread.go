@@ -25,6 +25,7 @@ type jsonProgram struct {
 	// whole is the field that takes a record that is no object, and of a schema that is no
 	// object every record. nil if there is none.
 	whole  *jsonValue
+	field  int  // of root, that whole is
 	always bool // whole takes objects, too
 	grows  bool // plain JSON: unknown properties become columns
 }
@@ -73,7 +74,7 @@ func (s jsonSchema) compile(t *target) (program, error) {
 		return nil, c.err
 	}
 	if at, ok := p.root.index[rootColumn]; ok && (s.single || s.plain) {
-		p.whole = &p.root.fields[at].jsonValue
+		p.whole, p.field = &p.root.fields[at].jsonValue, at
 	}
 	return p, nil
 }
@@ -254,7 +255,10 @@ func (d *jsonReader) whole(j *jsonProgram, i int) int {
 	at := i
 	switch {
 	case j.whole != nil && j.whole.col >= 0:
-		if i = d.value(j.whole, i); i < 0 {
+		if i = d.value(j.whole, at); i < 0 && !j.always {
+			i = d.other(&j.root, j.field, d.b.rows, at)
+		}
+		if i < 0 {
 			return -1
 		}
 	case d.p[i] == 'n' || j.whole != nil:
