@@ -45,6 +45,7 @@ var foundInTables = []struct{ guard, seeds string }{
 	{"attempt-is-named", "1-10"},
 	{"commit-continues", "170-200"},
 	{"aborted-left-out", "1-10"},
+	{"the-own-table-decides", "65-75"},
 }
 
 // The simulation finds faults: without one of these guards some seed fails, in a process of its own.
