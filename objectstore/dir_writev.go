@@ -1,4 +1,4 @@
-//go:build darwin || linux || openbsd
+//go:build linux
 
 package objectstore
 
@@ -17,6 +17,9 @@ const maxPieces = 1024
 // writePieces writes the pieces one after another, with one call for many: objects of the stream log have a header of
 // 24 bytes before each batch.
 func writePieces(f vfs.File, pieces [][]byte) error {
+	if done, err := writeDirect(int(f.Fd()), pieces); done {
+		return err
+	}
 	group := make([][]byte, min(len(pieces), maxPieces))
 	for len(pieces) > 0 {
 		n := copy(group, pieces)

@@ -126,6 +126,14 @@ func putJoinsParts(t *testing.T, b objectstore.Bucket) {
 	}
 	put(t, b, "many", many...)
 	wantObject(t, b, "many", strings.Join(many, ""))
+	for _, size := range []int{1<<20 - 1, 1 << 20, 3<<20 + 4095, 4<<20 + 4096} { // such as do not go through the page cache
+		large, parts := strings.Repeat("0123456789abcdefg", size/17+1)[:size], []string(nil)
+		for at, n := 0, 1; at < size; at, n = at+n, n*3%100_003 {
+			parts = append(parts, large[at:min(at+n, size)])
+		}
+		put(t, b, "large", parts...)
+		wantObject(t, b, "large", large)
+	}
 	put(t, b, "none")
 	wantObject(t, b, "none", "")
 	if err := b.PutIfAbsent(t.Context(), "created", []byte("x"), []byte("y")); err != nil {
