@@ -103,6 +103,8 @@ func parseTransform(item string) (PartitionTransform, error) {
 			return t, fmt.Errorf("%q: %s(COLUMN, N) with N from 1 to %d is wanted", item, t.Name, maxPartitionWidth)
 		}
 		t.N = n
+	case "void":
+		return t, fmt.Errorf("%q: void is null for every row and parts nothing, leave it out; a void field that another program gives the table is kept", item)
 	default:
 		return t, fmt.Errorf("%q: transforms are identity, year, month, day, hour, bucket and truncate", item)
 	}
