@@ -6,6 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -13,8 +16,11 @@ import (
 	"time"
 
 	"github.com/hamba/avro/v2"
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sr"
+
+	"github.com/tabletopic/tabletopic/internal/lab"
 )
 
 // A shopEvent is a type of the records of one topic: how its schema is registered, and how a record of it is
@@ -236,5 +242,292 @@ func TestTypesOfOneTopicInTheirTables(t *testing.T) {
 	}
 	if out, code := s.cli("", "table", "verify", "shop", "--deep"); code != 0 {
 		t.Errorf("table verify of the topic's own table: exit %d\n%s", code, out)
+	}
+}
+
+// rowsOf returns what an engine reads of a table of shop events, sorted.
+func rowsOf(t *testing.T, engine, uri, table string) []string {
+	t.Helper()
+	lines := strings.Split(strings.TrimSpace(run(t, nil, "lab/query", engine, "--uri", uri, "SELECT id, text FROM ice.default."+table)), "\n")
+	if lines[0] != "id,text" {
+		t.Fatalf("%s reads columns %s of %s", engine, lines[0], table)
+	}
+	rows := lines[1:]
+	slices.Sort(rows)
+	return rows
+}
+
+// Types of records of one topic, which two servers lead, have their tables in the catalog of somebody else. Partitions
+// move to and fro, a server is killed, recovered and comes back, and meanwhile a schema is registered that records have
+// named all the time. Each record is a row of the table of its type, or a dead letter, once, as two engines read them.
+func TestTypesOfOneTopicOnTwoServers(t *testing.T) {
+	t.Parallel() // mostly waits
+	uri := lab.IcebergREST(t, "file://"+t.TempDir(), "")
+	shared := []string{"--metadata", lab.Postgres(t), "--object-store", "file://" + t.TempDir(), "--upload-interval", "500ms", "--catalog-uri", uri}
+	one := startServer(t, append([]string{"--node-id", "1"}, shared...)...)
+	two := startServer(t, append([]string{"--node-id", "2"}, shared...)...)
+	const partitions = 4
+	one.createTopic("shop", partitions, 500*time.Millisecond, "table.topic.fan.out", "com.shop.Order:orders,com.shop.Payment:payments")
+	events := shopEvents(t, two)
+	late := &shopEvent{name: "com.shop.Order", table: "orders", body: events[0].body, header: slices.Clone(events[2].header)}
+	late.header[4]++ // the id that the registry gives next
+	events = append(events, late)
+
+	ctx, stop := context.WithCancel(t.Context())
+	var producers sync.WaitGroup
+	for n := range int64(2) {
+		producers.Go(func() { produceShop(ctx, t, two, events, n*1_000_000_000) })
+	}
+	defer producers.Wait()
+	defer stop()
+	ends := func() (n int64) {
+		offsets, err := two.admin().ListEndOffsets(context.Background(), "shop")
+		if err != nil {
+			t.Fatal(err)
+		}
+		offsets.Each(func(o kadm.ListedOffset) { n += o.Offset })
+		return n
+	}
+	flows := func(what string) {
+		t.Helper()
+		before := ends()
+		eventually(t, 3*time.Minute, what+": records are taken", func() error {
+			if got := ends(); got < before+200 {
+				return fmt.Errorf("%d, and %d before", got, before)
+			}
+			return nil
+		})
+	}
+	flows("at first")
+	servers := []*server{one, two}
+	for i := range 8 {
+		p := i % partitions
+		to := 3 - partitionRows(t, servers[i%2], "shop")[p].Leader
+		mustMove(t, servers[i%2], "shop", fmt.Sprint(p), "--to", fmt.Sprint(to))
+	}
+	flows("after moves")
+	one.kill()
+	mustMove(t, two, "--all-from", "1", "--to", "2", "--recover")
+	flows("after a recovery")
+	if got := registerSchemaOf(t, two, "later", sr.Schema{Schema: strings.Replace(orderSchema, `"name": "Order"`, `"name": "Order", "doc": "later"`, 1)}); !slices.Equal(got, late.header) {
+		t.Fatalf("the schema has header %x, records have %x", got, late.header)
+	}
+	flows("with the late schema")
+	one.start()
+	mustMove(t, one, "--all-from", "2", "--to", "1")
+	mustMove(t, one, "shop", "1", "--to", "2")
+	flows("moved back")
+	stop()
+	producers.Wait()
+
+	log := readLog(t, two, "shop", partitions)
+	isRefund := func(v string) bool { return strings.HasPrefix(v, string(events[2].header)) }
+	refunds := 0
+	for _, v := range log {
+		if isRefund(v) {
+			refunds++
+		}
+	}
+	routes := []string{"shop", "shop:com.shop.Order", "shop:com.shop.Payment"}
+	for _, route := range routes {
+		eventually(t, 3*time.Minute, "the table of "+route, func() error {
+			var status tableStatus
+			if err := two.api("/api/tables/"+route, &status); err != nil {
+				return err
+			}
+			if status.LagRecords != 0 {
+				return fmt.Errorf("%d records behind: %s", status.LagRecords, status.Message)
+			}
+			return nil
+		})
+	}
+	rows, dead := maps.Clone(log), map[place]bool{}
+	causes := map[string]int{}
+	for _, x := range dlqList(t, two, "shop") {
+		at := place{x.SourcePartition, x.SourceOffset}
+		want := "unknown-schema"
+		if isRefund(log[at]) {
+			want = "no-table"
+		}
+		if dead[at] || x.Cause != want || want == "unknown-schema" && !strings.HasPrefix(log[at], string(late.header)) {
+			t.Errorf("letter %+v of %.30q, a second one: %t", x, log[at], dead[at])
+		}
+		dead[at] = true
+		causes[x.Cause]++
+		delete(rows, at)
+	}
+	if causes["no-table"] != refunds || causes["unknown-schema"] == 0 {
+		t.Errorf("dead letters by cause: %v, and the log has %d refunds", causes, refunds)
+	}
+	lateRows := late.ofLog(t, rows)
+	if len(lateRows) == 0 {
+		t.Error("no record of the late schema is a row")
+	}
+	want := map[string][]string{"orders": append(events[0].ofLog(t, rows), lateRows...), "payments": events[1].ofLog(t, rows)}
+	for table, want := range want {
+		slices.Sort(want)
+		for _, engine := range []string{"duckdb", "pyiceberg"} {
+			if got := rowsOf(t, engine, uri, table); !slices.Equal(got, want) {
+				t.Errorf("%s reads %d rows of %s, the log has %d: %s", engine, len(got), table, len(want), diffLines(strings.Join(want, "\n"), strings.Join(got, "\n")))
+			}
+		}
+	}
+	for i, s := range servers {
+		for _, route := range routes {
+			if out, code := s.cli("", "table", "verify", route, "--deep"); code != 0 {
+				t.Errorf("table verify %s at server %d: exit %d\n%s", route, i+1, code, out)
+			}
+		}
+	}
+	t.Logf("%d records, dead letters by cause %v, %d rows of the late schema", len(log), causes, len(lateRows))
+}
+
+// A type with a table that has its columns in capitals and its rows in partitions, one whose name needs escapes, and
+// records that are of none: through replays of dead letters, more types, rows for the others, and tables that are
+// dropped, each record is in one table, or in the dead letters, once.
+func TestTablesOfTypesThroughReplaysAndDrops(t *testing.T) {
+	t.Parallel()
+	l := directoryLake(t)
+	s := l.server(t)
+	const title = "Refund / v2? of «#1»:%2F"
+	s.createTopic("shop", 1, 300*time.Millisecond, "table.topic.fan.out", "com.shop.Order:orders", "table.topic.column.case", "upper",
+		"table.topic.partition.by", "bucket(id, 2), truncate(text, 9)", "table.topic.sort.by", "id desc")
+	events := shopEvents(t, s)
+	refund := events[2]
+	refund.name, refund.schema.Schema = title, strings.Replace(refundSchema, "Refund", title, 1)
+	refund.header = registerSchemaOf(t, s, "shop-refunds", refund.schema)
+	late := slices.Clone(refund.header)
+	late[4]++
+	rows := map[string][]string{} // of each table
+	produce := func(header []byte, e *shopEvent, ids ...int64) {
+		t.Helper()
+		for _, id := range ids {
+			body, err := e.body(id, fmt.Sprintf("%s %d", e.table, id))
+			if err != nil {
+				t.Fatal(err)
+			}
+			produceAll(t, s, "shop", slices.Concat(header, body))
+			rows[e.table] = append(rows[e.table], fmt.Sprintf("%d,%s %d", id, e.table, id))
+		}
+	}
+	for i, e := range events {
+		produce(e.header, e, int64(10*i), int64(10*i+1))
+	}
+	produce(late, events[0], 50, 51)
+	produceAll(t, s, "shop", []byte("garbage"), nil)
+	letters := func(want map[string]int) {
+		t.Helper()
+		eventually(t, 3*time.Minute, fmt.Sprint("dead letters ", want), func() error {
+			got := map[string]int{}
+			for _, x := range dlqList(t, s, "shop") {
+				if !x.Replayed {
+					got[x.Cause]++
+				}
+			}
+			if !maps.Equal(got, want) {
+				return fmt.Errorf("%v", got)
+			}
+			return nil
+		})
+	}
+	settle := func(routes ...string) {
+		t.Helper()
+		for _, route := range routes {
+			eventually(t, 3*time.Minute, "the table of "+route, func() error {
+				var status tableStatus
+				if err := s.api("/api/tables/"+url.PathEscape(route), &status); err != nil {
+					return err
+				}
+				if status.LagRecords != 0 {
+					return fmt.Errorf("%d records behind: %s", status.LagRecords, status.Message)
+				}
+				return nil
+			})
+			if out, code := s.cli("", "table", "verify", route, "--deep"); code != 0 {
+				t.Errorf("table verify %s: exit %d\n%s", route, code, out)
+			}
+		}
+	}
+	tables := func(names ...string) {
+		t.Helper()
+		for _, name := range names {
+			slices.Sort(rows[name])
+			for _, engine := range []string{"duckdb", "pyiceberg"} {
+				eventually(t, 3*time.Minute, name, func() error { // one that is dropped is made again by and by
+					out, err := l.tryQuery(s, engine, "SELECT ID, TEXT FROM ice.default."+name)
+					if err != nil {
+						return err
+					}
+					lines := strings.Split(strings.TrimSpace(out), "\n")
+					if got := lines[1:]; lines[0] != "ID,TEXT" || !slices.Equal(got, rows[name]) {
+						return fmt.Errorf("%s reads %q, want %q", engine, lines, rows[name])
+					}
+					return nil
+				})
+			}
+		}
+	}
+	replay := func(route string, want string) {
+		t.Helper()
+		if out, code := s.cli("", "dlq", "replay", route); code != 0 || !strings.Contains(out, want) {
+			t.Errorf("dlq replay %s: exit %d, want %q in\n%s", route, code, want, out)
+		}
+	}
+	alter := func(config ...string) {
+		t.Helper()
+		args := []string{"topic", "alter", "shop"}
+		for _, c := range config {
+			args = append(args, "--config", c)
+		}
+		if out, code := s.cli("", args...); code != 0 {
+			t.Fatalf("%v: exit %d\n%s", args, code, out)
+		}
+	}
+	dead := map[string]int{"no-table": 5, "unknown-schema": 2, "no-magic-byte": 1}
+	letters(dead)
+	settle("shop", "shop:com.shop.Order")
+	live := rows["orders"]
+	rows["orders"] = live[:2]
+	tables("orders")
+
+	alter(fmt.Sprintf("table.topic.fan.out=com.shop.Order:orders,com.shop.Payment:payments,%s:refunds", title))
+	replay("shop:com.shop.Payment", "replayed 2 dead letters")
+	replay("shop:"+title, "replayed 2 dead letters")
+	if got := registerSchemaOf(t, s, "later", sr.Schema{Schema: strings.Replace(orderSchema, `"name": "Order"`, `"name": "Order", "doc": "later"`, 1)}); !slices.Equal(got, late) {
+		t.Fatalf("the schema has header %x, records have %x", got, late)
+	}
+	alter("table.topic.fan.out.others=table")
+	settle("shop", "shop:com.shop.Order", "shop:com.shop.Payment", "shop:"+title)
+	replay("shop", "replayed 4 dead letters") // two orders, a tombstone, and what is bad for ever
+	rows["orders"] = live
+	letters(map[string]int{"no-magic-byte": 1})
+	tables("orders", "payments", "refunds")
+	settle("shop", "shop:com.shop.Order", "shop:com.shop.Payment", "shop:"+title)
+
+	for _, name := range []string{"orders", "payments", "shop"} {
+		req, err := http.NewRequest(http.MethodDelete, s.catalogURL()+"/v1/namespaces/default/tables/"+name, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusNoContent {
+			t.Fatalf("drop %s: %s", name, resp.Status)
+		}
+	}
+	for i, e := range events {
+		produce(e.header, e, int64(100+i))
+	}
+	s.kill()
+	s.start()
+	tables("orders", "payments", "refunds")
+	settle("shop", "shop:com.shop.Order", "shop:com.shop.Payment", "shop:"+title)
+	letters(map[string]int{"no-magic-byte": 1})
+	var status tableStatus
+	if err := s.api("/api/tables/shop", &status); err != nil || status.Rows != 1 {
+		t.Errorf("the topic's own table has %d rows, want the tombstone that was replayed: %v", status.Rows, err)
 	}
 }
