@@ -26,7 +26,7 @@ prerequisites:
 
 lab: prerequisites
 	e2e/lab/lab install postgres versitygw iceberg-rest rest-compatibility python duckdb spark trino kafka-clients kafka-clients-3.9 kafka-clients-2.8 kafka-clients-1.1 kafka-clients-0.11 kafka-tools \
-		python-clients kafkajs kafkajs-registry apicurio apicurio-serde hms moto seaweedfs
+		python-clients kafkajs kafkajs-codecs kafkajs-registry apicurio apicurio-serde hms moto seaweedfs
 
 build:
 	CGO_ENABLED=0 go build -trimpath -o tabletopic ./cmd/tabletopic

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,7 +33,7 @@ type clientStep struct {
 }
 
 // Clients of other languages and of other times, side by side on one server, do what users do:
-// they make, list and delete topics, produce with each codec they have, seek by time, abort and
+// they make, list and delete topics, produce with each codec they have, with acks of 1 and 0 and idempotently, seek by time, abort and
 // commit, and share a group that one joins and leaves. What they say they sent is what the log has.
 func TestClients(t *testing.T) {
 	t.Parallel()
@@ -60,12 +61,12 @@ func TestClients(t *testing.T) {
 		{"aiokafka", all, []string{pythonClient, "lab/clients/aio_kafka.py"}},
 		{"sarama", all, []string{filepath.Join(built, "sarama")}},
 		{"kafka-go", all, []string{filepath.Join(built, "kafkago")}},
-		{"kafkajs", "none,gzip", []string{"node", "lab/clients/kafkajs.js"}},
+		{"kafkajs", all, []string{"node", "lab/clients/kafkajs.js"}},
 	}
 	together(t, len(programs), 4, func(i int) string { return programs[i].name }, func(t *testing.T, i int) {
 		p := programs[i]
 		topic := "topic-" + p.name
-		env := []string{"NODE_PATH=" + filepath.Join(lab.Home(), "kafkajs", "node_modules"), "PYTHONDONTWRITEBYTECODE=1"}
+		env := []string{"NODE_PATH=" + filepath.Join(lab.Home(), "kafkajs-codecs", "node_modules"), "PYTHONDONTWRITEBYTECODE=1"}
 		args := slices.Concat([]string{"180"}, p.command, []string{s.kafka, topic, p.codecs, begin})
 		checkClient(t, s, topic, strings.Split(p.codecs, ","), p.name != "kafka-go", run(t, env, "timeout", args...))
 	})
@@ -135,12 +136,22 @@ func checkClient(t *testing.T, s *server, topic string, codecs []string, transac
 			t.Errorf("%s was sent, and no member of the group got it", v)
 		}
 	}
+	for _, kind := range []string{"acks1", "acks0", "idempotent"} {
+		for i := range 4 {
+			if v := fmt.Sprintf("%s-%d", kind, i); !slices.Contains(sent, v) && (transactions || kind != "idempotent") { // who has none has no idempotence either
+				t.Errorf("%s was not sent", v)
+			}
+		}
+	}
 	var stored []string
 	for _, r := range readAll(t, s, topic) {
 		stored = append(stored, string(r.Value))
 		codec, _, _ := strings.Cut(string(r.Value), "-")
 		if number, ok := codecNumbers[codec]; ok && r.Attrs.CompressionType() != number {
 			t.Errorf("%s is stored with codec %d", r.Value, r.Attrs.CompressionType())
+		}
+		if acks := strings.HasPrefix(codec, "acks"); acks && r.ProducerID >= 0 || codec == "idempotent" && r.ProducerID < 0 {
+			t.Errorf("%s is of producer %d", r.Value, r.ProducerID)
 		}
 		if string(r.Key) != strings.Repeat(string(r.Value), 50) {
 			t.Errorf("%s has the key %.30q…", r.Value, r.Key)

@@ -46,6 +46,9 @@ public class Client {
                 }
             }
         }
+        for (String kind : new String[] {"acks1", "acks0", "idempotent"}) {
+            guarantee(kind);
+        }
         seek();
         transactions();
         group();
@@ -71,6 +74,21 @@ public class Client {
             b.append(fields[i + 1] instanceof String ? "\"" + fields[i + 1] + "\"" : fields[i + 1]);
         }
         System.out.println(b.append('}'));
+    }
+
+    static void guarantee(String kind) throws Exception {
+        Properties p = properties();
+        p.put("acks", kind.equals("acks1") ? "1" : kind.equals("acks0") ? "0" : "all");
+        p.put("enable.idempotence", kind.equals("idempotent"));
+        try (KafkaProducer<String, String> producer = new KafkaProducer<>(p, new StringSerializer(), new StringSerializer())) {
+            for (int i = 0; i < 4; i++) {
+                String value = kind + "-" + i;
+                producer.send(new ProducerRecord<>(topic, i, begin + 20000, key(value), value)).get();
+            }
+        }
+        for (int i = 0; i < 4; i++) {
+            line("step", "sent", "value", kind + "-" + i);
+        }
     }
 
     static KafkaProducer<String, String> producer(String codec) {

@@ -42,6 +42,18 @@ for codec in CODECS:
         send(p, t, v)
         line("sent", value=v)
 
+
+
+def send_all(kind, sent):
+    acks = {"acks1": 1, "acks0": 0, "idempotent": "all"}[kind]
+    producer = wait(make(AIOKafkaProducer, acks=acks, enable_idempotence=kind == "idempotent"))
+    for p, t, v in sent:
+        wait(producer.send_and_wait(TOPIC, v.encode(), key(v).encode(), partition=p, timestamp_ms=t))
+    wait(producer.stop())
+
+
+guarantees(send_all)
+
 consumer = wait(make(AIOKafkaConsumer))
 tp = TopicPartition(TOPIC, 1)
 

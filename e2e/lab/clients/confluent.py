@@ -18,8 +18,8 @@ each(admin.delete_topics([GONE]))
 listed("deleted", admin.list_topics(timeout=60).topics)
 
 
-def sender(codec):
-    producer = Producer({"bootstrap.servers": BOOTSTRAP, "compression.type": codec, "acks": "all", "linger.ms": 0})
+def sender(codec, **settings):
+    producer = Producer({"bootstrap.servers": BOOTSTRAP, "compression.type": codec, "acks": "all", "linger.ms": 0, **settings})
 
     def send(p, t, v):
         errors = []
@@ -35,6 +35,15 @@ for codec in CODECS:
     for p, t, v in records(codec):
         send(p, t, v)
         line("sent", value=v)
+
+
+def send_all(kind, sent):
+    send = sender("none", **{"acks1": {"acks": "1"}, "acks0": {"acks": "0"}, "idempotent": {"enable.idempotence": True}}[kind])
+    for p, t, v in sent:
+        send(p, t, v)
+
+
+guarantees(send_all)
 
 
 def consumer(group=GROUP):

@@ -22,6 +22,18 @@ for codec in CODECS:
         send(p, t, v)
         line("sent", value=v)
 
+
+
+def send_all(kind, sent):
+    acks = {"acks1": 1, "acks0": 0, "idempotent": "all"}[kind]
+    producer = KafkaProducer(bootstrap_servers=BOOTSTRAP, acks=acks, enable_idempotence=kind == "idempotent")
+    for p, t, v in sent:
+        producer.send(TOPIC, v.encode(), key(v).encode(), partition=p, timestamp_ms=t).get(60)
+    producer.close()
+
+
+guarantees(send_all)
+
 consumer = KafkaConsumer(bootstrap_servers=BOOTSTRAP)
 tp = TopicPartition(TOPIC, 1)
 consumer.assign([tp])

@@ -1,5 +1,8 @@
 // kafkajs. README.md has the contract.
-const { Kafka, CompressionTypes, logLevel } = require('kafkajs');
+const { Kafka, CompressionCodecs, CompressionTypes, logLevel } = require('kafkajs');
+const lz4 = require('lz4js');
+const snappy = require('kafkajs-snappy');
+const { ZstdCodec } = require('zstd-codec');
 
 const [bootstrap, topic, codecs, start] = process.argv.slice(2);
 const begin = Number(start);
@@ -29,7 +32,17 @@ class Member {
   }
 }
 
+// The library has gzip alone, and takes other codecs from whoever has them.
+async function addCodecs() {
+  const codec = (compress, decompress) => () => ({ compress: async (encoder) => compress(encoder.buffer), decompress: async (buffer) => decompress(buffer) });
+  const zstd = new (await new Promise((done) => ZstdCodec.run(done))).Simple();
+  CompressionCodecs[CompressionTypes.Snappy] = snappy;
+  CompressionCodecs[CompressionTypes.LZ4] = codec((b) => Buffer.from(lz4.compress(b)), (b) => Buffer.from(lz4.decompress(b)));
+  CompressionCodecs[CompressionTypes.ZSTD] = codec((b) => Buffer.from(zstd.compress(b)), (b) => Buffer.from(zstd.decompress(b)));
+}
+
 async function main() {
+  await addCodecs();
   const admin = kafka.admin();
   await admin.connect();
   const listed = async (step) => {
@@ -47,9 +60,21 @@ async function main() {
     await producer.send({ topic, acks: -1, compression, messages: [{ key: value.repeat(50), value, partition, timestamp: String(timestamp) }] });
     line('sent', { value });
   };
-  const names = { none: CompressionTypes.None, gzip: CompressionTypes.GZIP };
+  const names = { none: CompressionTypes.None, gzip: CompressionTypes.GZIP, snappy: CompressionTypes.Snappy, lz4: CompressionTypes.LZ4, zstd: CompressionTypes.ZSTD };
   for (const codec of codecs.split(',')) {
     for (let i = 0; i < 12; i++) await send(i % 4, begin + i * 1000, `${codec}-${i}`, names[codec]);
+  }
+
+  for (const kind of ['acks1', 'acks0', 'idempotent']) {
+    const acks = { acks1: 1, acks0: 0, idempotent: -1 }[kind];
+    const values = [0, 1, 2, 3].map((i) => `${kind}-${i}`);
+    const other = kafka.producer({ idempotent: kind === 'idempotent' });
+    await other.connect();
+    for (const [partition, value] of values.entries()) {
+      await other.send({ topic, acks, messages: [{ key: value.repeat(50), value, partition, timestamp: String(begin + 20000) }] });
+    }
+    await other.disconnect();
+    for (const value of values) line('sent', { value });
   }
 
   const found = (await admin.fetchTopicOffsetsByTimestamp(topic, begin + 4500)).find((p) => p.partition === 1);

@@ -26,6 +26,15 @@ def records(codec):
     return [(i % PARTITIONS, BEGIN + i * 1000, f"{codec}-{i}") for i in range(12)]
 
 
+def guarantees(send_all):
+    """send_all(kind, records) sends partition, timestamp, value of each with a producer of a kind, which it closes."""
+    for kind in ("acks1", "acks0", "idempotent"):
+        sent = [(i, BEGIN + 20_000, f"{kind}-{i}") for i in range(PARTITIONS)]
+        send_all(kind, sent)
+        for _, _, v in sent:
+            line("sent", value=v)
+
+
 def key(value):
     return value * 50
 

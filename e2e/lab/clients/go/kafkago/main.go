@@ -42,8 +42,8 @@ func main() {
 	}
 	listed("deleted")
 
-	sender := func(codec string) script.Send {
-		w := &kafka.Writer{Addr: kafka.TCP(bootstrap), Topic: topic, RequiredAcks: kafka.RequireAll, BatchSize: 1,
+	newWriter := func(acks kafka.RequiredAcks) *kafka.Writer {
+		return &kafka.Writer{Addr: kafka.TCP(bootstrap), Topic: topic, RequiredAcks: acks, BatchSize: 1,
 			Balancer: kafka.BalancerFunc(func(m kafka.Message, _ ...int) int {
 				for _, h := range m.Headers {
 					if n, err := strconv.Atoi(string(h.Value)); err == nil {
@@ -52,16 +52,26 @@ func main() {
 				}
 				return 0
 			})}
-		if codec != "none" {
-			script.Must(w.Compression.UnmarshalText([]byte(codec)))
-		}
+	}
+	send := func(w *kafka.Writer) script.Send {
 		return func(partition int, at time.Time, value string) error {
 			return w.WriteMessages(ctx, kafka.Message{Key: []byte(script.Key(value)), Value: []byte(value), Time: at,
 				Headers: []kafka.Header{{Key: "partition", Value: strconv.AppendInt(nil, int64(partition), 10)}}})
 		}
 	}
+	sender := func(codec string) script.Send {
+		w := newWriter(kafka.RequireAll)
+		if codec != "none" {
+			script.Must(w.Compression.UnmarshalText([]byte(codec)))
+		}
+		return send(w)
+	}
 	for _, codec := range codecs {
 		script.Values(codec, sender(codec))
+	}
+	for kind, acks := range map[string]kafka.RequiredAcks{"acks1": kafka.RequireOne, "acks0": kafka.RequireNone} { // it has no idempotent producer
+		w := newWriter(acks)
+		script.Guarantee(kind, send(w), w.Close)
 	}
 
 	reader := kafka.NewReader(kafka.ReaderConfig{Brokers: []string{bootstrap}, Topic: topic, Partition: 1})

@@ -76,6 +76,15 @@ func main() {
 		script.Values(codec, sender(codec))
 	}
 
+	for kind, more := range map[string]func(*sarama.Config){
+		"acks1":      func(c *sarama.Config) { c.Producer.RequiredAcks = sarama.WaitForLocal },
+		"acks0":      func(c *sarama.Config) { c.Producer.RequiredAcks = sarama.NoResponse },
+		"idempotent": func(c *sarama.Config) { c.Producer.Idempotent, c.Net.MaxOpenRequests = true, 1 },
+	} {
+		producer := newProducer("none", more)
+		script.Guarantee(kind, send(producer), producer.Close)
+	}
+
 	offset, err := client.GetOffset(topic, 1, script.Sought().UnixMilli())
 	script.Must(err)
 	consumer, err := sarama.NewConsumerFromClient(client)

@@ -64,6 +64,17 @@ func Values(codec string, send Send) {
 	}
 }
 
+// Guarantee sends the values of a kind of producer, which finish closes.
+func Guarantee(kind string, send Send, finish func() error) {
+	for i := range 4 {
+		Must(send(i, Begin().Add(20*time.Second), fmt.Sprintf("%s-%d", kind, i)))
+	}
+	Must(finish())
+	for i := range 4 {
+		Line("sent", "value", fmt.Sprintf("%s-%d", kind, i))
+	}
+}
+
 // Transactions are what a library has for them. CopiedOffset is that of partition 1 for group TOPIC-copied.
 type Transactions struct {
 	Begin, Abort, Commit func() error
