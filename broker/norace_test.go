@@ -1,0 +1,5 @@
+//go:build !race
+
+package broker
+
+const hostilePartitions = 100_000
