@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -331,6 +332,7 @@ func (c *Config) complete() error {
 		address("http", c.HTTP),
 		check(c.KafkaAdvertised == "" || address("", c.KafkaAdvertised) == nil, "kafka-advertised %q: want HOST:PORT", c.KafkaAdvertised),
 		check(c.CatalogURI == "" || strings.HasPrefix(c.CatalogURI, "http://") || strings.HasPrefix(c.CatalogURI, "https://"), "catalog-uri %q: want http:// or https://", c.CatalogURI),
+		check(!hasUser(c.CatalogURI), "catalog-uri: it cannot be read, or has a user or a password in it, which logs would show: use catalog-token or catalog-credential"),
 		check(c.RESTCredentials == "none" || c.RESTCredentials == "own" || strings.HasPrefix(c.RESTCredentials, "arn:"), "rest-catalog-credentials %q: want none, own or the ARN of a role", c.RESTCredentials),
 		check(c.RESTCredentials == "none" || c.RESTClients != "", "rest-catalog-credentials %s: keys for everybody who can reach this port: set rest-catalog-clients", c.RESTCredentials),
 		check(c.RESTCredentials == "none" || strings.HasPrefix(c.Warehouse, "s3://"), "rest-catalog-credentials %s: the warehouse %s is not on S3", c.RESTCredentials, c.Warehouse),
@@ -339,6 +341,12 @@ func (c *Config) complete() error {
 		c.checkSecurity(),
 		check(c.SecretsKey == "" || c.SecretsKeyFile == "", "secrets-key and secrets-key-file: want one of them"),
 	)
+}
+
+// hasUser reports whether an address has a user or a password in it, or cannot be read.
+func hasUser(address string) bool {
+	u, err := url.Parse(address)
+	return err != nil || u.User != nil
 }
 
 // bounds refuses numbers that cannot work, such as those of another unit.

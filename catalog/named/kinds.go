@@ -146,10 +146,14 @@ func (k Kind) setting(key string) (Setting, error) {
 func (k Kind) check(values map[string]string) error {
 	var errs []error
 	for _, key := range slices.Sorted(maps.Keys(values)) {
-		if _, err := k.setting(key); err != nil {
+		s, err := k.setting(key)
+		switch {
+		case err != nil:
 			errs = append(errs, err)
-		} else if values[key] == "" {
+		case values[key] == "":
 			errs = append(errs, fmt.Errorf("setting %q is empty: leave it out", key))
+		case !s.Secret && hasUser(values[key]):
+			errs = append(errs, fmt.Errorf("setting %q is shown to everybody and has a user or a password in its address: take them out, the settings of a %s catalog that are secrets have room for them", key, k.Name))
 		}
 	}
 	for _, s := range k.Settings {
@@ -158,6 +162,18 @@ func (k Kind) check(values map[string]string) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// hasUser reports whether a value is an address, or several, as scheme://USER@HOST.
+func hasUser(value string) bool {
+	for address := range strings.SplitSeq(value, ",") {
+		_, rest, found := strings.Cut(address, "://")
+		host, _, _ := strings.Cut(rest, "/")
+		if found && strings.Contains(host, "@") {
+			return true
+		}
+	}
+	return false
 }
 
 // settings reads typed values and remembers what was wrong.

@@ -189,10 +189,50 @@ func TestOpenRefuses(t *testing.T) {
 	for _, cfg := range []Config{
 		{URI: "catalog:8181"}, {URI: "ftp://catalog"}, {URI: "http://c", Token: "t", Credential: "a:b"},
 		{URI: "http://c", Token: "t", SigV4: &SigV4{}}, {URI: "http://c", Credential: "a:b", TokenURI: "tokens"},
+		{URI: "http://u:hushhush@c"}, {URI: "http://u:hushhush%zz@c"}, {URI: "http://c", Credential: "a:b", TokenURI: "https://hushhush@c/tokens"},
 	} {
-		if _, err := Open(catalogtest.Store{}, cfg); err == nil {
-			t.Errorf("%+v is not refused", cfg)
+		if _, err := Open(catalogtest.Store{}, cfg); err == nil || strings.Contains(err.Error(), "hushhush") {
+			t.Errorf("%+v: %v, want a refusal without the password", cfg, err)
 		}
+	}
+}
+
+// A catalog, or its token server, that repeats in a refusal what it was asked with is quoted without
+// what is secret in that.
+func TestRefusalsAreQuotedWithoutSecrets(t *testing.T) {
+	tokens := false // are given
+	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = r.ParseForm()
+		if strings.HasSuffix(r.URL.Path, "/oauth/tokens") && tokens {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprint(w, `{"access_token":"issued-secret","token_type":"bearer","expires_in":3600}`)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusForbidden)
+		said := fmt.Sprintf("you said %s, %s, %s", r.Header.Get("Authorization"), r.Header.Get("X-Key"), r.PostForm.Get("client_secret"))
+		fmt.Fprintf(w, `{"error":{"message":%q,"type":"ForbiddenException","code":403}}`, said)
+	}))
+	defer h.Close()
+	for _, c := range []struct {
+		cfg    Config
+		tokens bool
+	}{
+		{Config{Token: "bearer-secret"}, false},
+		{Config{Credential: "id:client-secret"}, false},
+		{Config{Credential: "id:client-secret"}, true},
+		{Config{Headers: map[string]string{"X-Key": "header-secret"}}, false},
+	} {
+		tokens, c.cfg.URI = c.tokens, h.URL
+		cat, err := Open(catalogtest.Store{}, c.cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = cat.Load(t.Context(), table.Identifier{"a", "b"})
+		if err == nil || !strings.Contains(err.Error(), "you said") || !strings.Contains(err.Error(), "(secret)") || strings.Contains(err.Error(), "-secret") {
+			t.Errorf("%+v: %v", c.cfg, err)
+		}
+		cat.Close()
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -107,8 +108,8 @@ func Open(locator catalog.Locator, cfg Config) (*Catalog, error) { return open(l
 
 func open(locator catalog.Locator, cfg Config, now func() time.Time) (*Catalog, error) {
 	cfg.URI = strings.TrimRight(cfg.URI, "/")
-	if u, err := url.Parse(cfg.URI); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("REST catalog %q: an http or https address is wanted", cfg.URI)
+	if err := checkAddress("REST catalog", cfg.URI); err != nil {
+		return nil, err
 	}
 	ways := 0
 	for _, way := range []bool{cfg.Token != "", cfg.Credential != "", cfg.SigV4 != nil} {
@@ -122,8 +123,8 @@ func open(locator catalog.Locator, cfg Config, now func() time.Time) (*Catalog, 
 	if cfg.TokenURI == "" {
 		cfg.TokenURI = cfg.URI + "/v1/oauth/tokens"
 	}
-	if u, err := url.Parse(cfg.TokenURI); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("token URI %q of REST catalog %s: an http or https address is wanted", cfg.TokenURI, cfg.URI)
+	if err := checkAddress("token URI of REST catalog "+cfg.URI, cfg.TokenURI); err != nil {
+		return nil, err
 	}
 	if cfg.Scope == "" {
 		cfg.Scope = "catalog"
@@ -131,14 +132,29 @@ func open(locator catalog.Locator, cfg Config, now func() time.Time) (*Catalog, 
 	if cfg.Timeout == 0 {
 		cfg.Timeout = time.Minute
 	}
-	t := &transport{timeout: cfg.Timeout, base: http.DefaultTransport.(*http.Transport).Clone()}
+	t := &transport{timeout: cfg.Timeout, base: http.DefaultTransport.(*http.Transport).Clone(), secrets: cfg.secrets()}
 	t.base.TLSClientConfig = cfg.TLS
 	if cfg.Credential != "" {
-		t.tokens = newTokens(cfg, &transport{timeout: cfg.Timeout, base: t.base}, now)
+		t.tokens = newTokens(cfg, &transport{timeout: cfg.Timeout, base: t.base, secrets: t.secrets}, now)
 	}
 	c := &Catalog{cfg: cfg, locator: locator, transport: t, now: now, connecting: make(chan struct{}, 1), grants: map[string]*grant{}, borrowed: map[string]time.Time{}}
 	c.life, c.end = context.WithCancel(context.Background())
 	return c, nil
+}
+
+// checkAddress refuses what is no address, and what holds more than one, without showing it: errors
+// and logs name addresses.
+func checkAddress(what, address string) error {
+	u, err := url.Parse(address)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: it cannot be read: an http or https address is wanted", what)
+	case u.User != nil:
+		return fmt.Errorf("%s at %s: its address has a user or a password, which errors would show: use a token, a credential or a header", what, u.Host)
+	case u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
+		return fmt.Errorf("%s %q: an http or https address is wanted", what, address)
+	}
+	return nil
 }
 
 // options are iceberg-go's.
@@ -400,7 +416,8 @@ type (
 type transport struct {
 	base    *http.Transport
 	timeout time.Duration
-	tokens  *tokens // nil without OAuth2
+	tokens  *tokens  // nil without OAuth2
+	secrets []string // that requests carry
 }
 
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -428,7 +445,9 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if status != nil {
 		status.Store(int32(resp.StatusCode))
 	}
-	if stripped, ok := catalog.StripNewerFields(body); ok {
+	if resp.StatusCode >= 400 {
+		body = t.hide(body, resp.Request)
+	} else if stripped, ok := catalog.StripNewerFields(body); ok {
 		body = stripped
 	}
 	if noted, ok := r.Context().Value(bodyKey{}).(*[]byte); ok {
@@ -461,3 +480,27 @@ func (t *transport) again(ctx context.Context, r *http.Request, first *http.Resp
 
 // maxBody is the largest answer that is read: table metadata of a long history.
 const maxBody = 256 << 20
+
+// secrets returns what requests carry by the configuration and nobody else may see.
+func (c Config) secrets() (all []string) {
+	all = append(all, c.Token)
+	if _, secret, found := strings.Cut(c.Credential, ":"); found {
+		all = append(all, secret)
+	}
+	all = append(all, c.Credential)
+	return slices.AppendSeq(all, maps.Values(c.Headers))
+}
+
+// hide takes out of a refusal what it repeats of its request: it becomes a message that is logged, and
+// shown to whoever asks how a table is. What is shorter than leastSecret may be part of any word.
+func (t *transport) hide(body []byte, r *http.Request) []byte {
+	_, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	for _, secret := range append(t.secrets[:len(t.secrets):len(t.secrets)], token) {
+		if len(secret) >= leastSecret {
+			body = bytes.ReplaceAll(body, []byte(secret), []byte("(secret)"))
+		}
+	}
+	return body
+}
+
+const leastSecret = 6
