@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -183,50 +185,71 @@ assert docs == {"id": "who", "home": "where", "home.zip": "digits", "nick": "giv
 	}
 }
 
-// The catalog is away for a minute: produce goes on, a server that is killed starts again,
-// nothing is lost, and the rows appear after.
+// throttles counts answers by which brokers have a client wait.
+type throttles struct{ atomic.Int64 }
+
+// OnBrokerThrottle implements kgo.HookBrokerThrottle.
+func (n *throttles) OnBrokerThrottle(kgo.BrokerMetadata, time.Duration, bool) { n.Add(1) }
+
+// The catalog is away for a minute: records are acknowledged as they are in a topic without a table, a
+// server that is killed starts again, nothing is lost, and the rows appear after.
 func TestCatalogAway(t *testing.T) {
 	t.Parallel() // mostly waits
-	away := 60 * time.Second
+	const away = time.Minute
 	port, data, warehouse := lab.FreePort(t), t.TempDir(), "file://"+t.TempDir()
 	uri := fmt.Sprintf("http://127.0.0.1:%d", port)
 	stop := lab.IcebergRESTOn(t, port, data, warehouse, "")
 	s := startServer(t, "--catalog-uri", uri)
 	s.createTopic("events", 2, 500*time.Millisecond)
-	header := registerSchema(t, s, "events-value", eventSchema)
-	values := func(first, n int) (out [][]byte) {
-		for i := range n {
-			out = append(out, encoded(t, header, eventSchema, event{int64(first + i), "x"}))
-		}
-		return out
+	if _, err := s.admin().CreateTopic(t.Context(), 2, 1, nil, "plain"); err != nil {
+		t.Fatal(err)
 	}
-	produceAll(t, s, "events", values(0, 100)...)
-	waitForTable(t, s, "events", 100, 3*time.Minute)
+	header := registerSchema(t, s, "events-value", eventSchema)
+	value := func(id int) []byte { return encoded(t, header, eventSchema, event{int64(id), "x"}) }
+	const before = 100
+	var first [][]byte
+	for id := range before {
+		first = append(first, value(id))
+	}
+	produceAll(t, s, "events", first...)
+	waitForTable(t, s, "events", before, 3*time.Minute)
 	stop()
 
-	produced, slowest := 100, time.Duration(0)
-	cl := s.client(kgo.DefaultProduceTopic("events"))
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	halfway := false
-	for end := time.Now().Add(away); time.Now().Before(end); <-tick.C {
-		if !halfway && time.Until(end) < away/2 {
-			halfway = true
-			s.kill()
-			s.start()
-		}
-		begin := time.Now()
-		for _, v := range values(produced, 10) {
-			if err := cl.ProduceSync(context.Background(), &kgo.Record{Value: v}).FirstErr(); err != nil {
-				t.Fatalf("produce while the catalog is away: %v", err)
+	until, cancel := context.WithTimeout(t.Context(), away)
+	defer cancel()
+	var throttled throttles
+	// produce sends a record whenever the one before it is acknowledged.
+	produce := func(topic string) (acked int) {
+		cl := s.client(kgo.DefaultProduceTopic(topic), kgo.WithHooks(&throttled))
+		for until.Err() == nil {
+			if err := cl.ProduceSync(context.Background(), &kgo.Record{Value: value(before + acked)}).FirstErr(); err != nil {
+				t.Errorf("produce to %s while the catalog is away, after %d records: %v", topic, acked, err)
+				break
 			}
-			produced++
+			acked++
 		}
-		slowest = max(slowest, time.Since(begin))
+		return acked
+	}
+	var ours, plain int
+	var producing sync.WaitGroup
+	producing.Go(func() { ours = produce("events") })
+	producing.Go(func() { plain = produce("plain") })
+	halfway := time.NewTimer(away / 2)
+	<-halfway.C
+	s.kill()
+	s.start()
+	producing.Wait()
+	produced := before + ours
+	t.Logf("%d records acknowledged while the catalog was away, %d in a topic without a table", ours, plain)
+	if n := throttled.Load(); n > 0 || ours == 0 || 2*ours < plain {
+		t.Errorf("%d records acknowledged while the catalog was away, %d in a topic without a table; throttled %d times", ours, plain, n)
+	}
+	var status tableStatus
+	if err := s.api("/api/tables/events", &status); err != nil || status.LagRecords < int64(ours) {
+		t.Errorf("while the catalog is away the table lags by %d records, want %d at least: %v", status.LagRecords, ours, err)
 	}
 	lab.IcebergRESTOn(t, port, data, warehouse, "")
 	waitForTable(t, s, "events", int64(produced), 3*time.Minute)
-	t.Logf("%d records, ten took %s at most", produced, slowest)
 	got := run(t, nil, "lab/query", "duckdb", "--uri", uri, "--sort", "SELECT count(*) AS n, count(DISTINCT id) AS ids, sum(id) AS total FROM ice.default.events")
 	want := fmt.Sprintf("n,ids,total\n%d,%d,%d\n", produced, produced, produced*(produced-1)/2)
 	if got != want {
