@@ -388,7 +388,10 @@ func (b *tableBucket) List(ctx context.Context, prefix, after string) ([]objects
 
 func (b *tableBucket) Location(key string) string { return objectstore.Location(b.Bucket, key) }
 
-var errCatalogAway = errors.New("the catalog is away")
+var (
+	errCatalogAway = errors.New("the catalog is away")
+	errNoAnswer    = errors.New("no answer from the catalog")
+)
 
 // A tableCatalog is the catalog as a life reaches it.
 type tableCatalog struct {
@@ -407,6 +410,13 @@ func (c *tableCatalog) ask(ctx context.Context, what string, unknown error, call
 	}
 	if c.l.n.w.catalogAway.Load() {
 		return fails(errCatalogAway)
+	}
+	if gate := c.l.n.w.catalogHangs.Load(); gate != nil {
+		select {
+		case <-*gate:
+		case <-ctx.Done():
+			return fails(fmt.Errorf("%w: %w", errNoAnswer, context.Cause(ctx)))
+		}
 	}
 	if err := c.l.actor.step(ctx, what); err != nil {
 		return fails(err)

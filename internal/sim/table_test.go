@@ -155,13 +155,15 @@ type tableWorld struct {
 	nodes  []*tableNode
 	topics []*tableTopic // by node
 
-	healed      atomic.Bool       // no more faults
-	catalogAway atomic.Bool       // for all
-	frozen      atomic.Int64      // times that the catalog takes no data from nodes
-	others      chan struct{}     // cap 1: one foreign writer at a time
-	byOthers    map[string]string // guarded by others; what a foreign writer did, by metadata location
-	known       atomic.Bool       // the registry knows the late schema
-	ids         atomic.Int64      // of records
+	healed      atomic.Bool // no more faults
+	catalogAway atomic.Bool // for all
+	// catalogHangs is what all calls of nodes to the catalog wait for, if it is not nil.
+	catalogHangs atomic.Pointer[chan struct{}]
+	frozen       atomic.Int64      // times that the catalog takes no data from nodes
+	others       chan struct{}     // cap 1: one foreign writer at a time
+	byOthers     map[string]string // guarded by others; what a foreign writer did, by metadata location
+	known        atomic.Bool       // the registry knows the late schema
+	ids          atomic.Int64      // of records
 }
 
 func newTableWorld(t *testing.T, seed uint64) *tableWorld {
