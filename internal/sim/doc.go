@@ -36,26 +36,51 @@
 // data files and the catalog go on, or the catalog may take no data for as long, while it answers all
 // else; or both.
 //
-// At the end everything heals, and each table must catch up. Then it must be so that
+// At the end everything heals, and each table must catch up. Then these twelve properties are checked;
+// what asserts each is named behind it, as a function of this package:
 //
-//   - each record that the log has or had is a row with its values, or a dead letter, once: a bad
-//     record neither stops those behind it nor goes without a letter;
-//   - or it is in a gap that a commit recorded, because retention, an administrator or a user took it
-//     away first; where retention waits for the table without end and nobody else removes, there is
-//     no gap;
-//   - each change that the catalog ever named was built on the one before, and none is named twice: two
-//     writers never both win. The database notes all of them, and all files are kept to replay them;
-//   - a commit of ours is in the table once, whatever was lost of its requests and answers, and of a
-//     process between data file, manifest, manifest list, metadata and swap;
-//   - in it, the offsets of each partition go on where the table was, and the ranges have as many
-//     rows as the files that it adds; an older epoch never commits after a newer;
-//   - of a transaction that was aborted no record is a row, nor a dead letter;
-//   - it takes no file, column, branch, tag or property from anybody else;
-//   - a field id is that of one column for ever, and a column has one, while new versions of the
-//     record's schema, and other writers, add columns;
-//   - every metadata file of its log, and every manifest list, manifest and data file of every
-//     snapshot, is there, and after the grace no file of ours that the catalog never named, but for the
-//     first metadata of a table that was not made. What had expired may stay, if who was to delete it died.
+//   - I1: each record that the log has or had, as a reader of committed records sees it, is a row with its
+//     values, once (internal/sim/table_end_test.go:tableLife.comparePartition, and no row twice:
+//     internal/sim/table_end_test.go:tableWorld.readTable);
+//   - I2: the offsets of each partition go on where the table was, commit after commit, and the ranges of a
+//     commit have as many rows as the files that it adds; an older epoch never commits after a newer
+//     (internal/sim/table_history_test.go:history.data);
+//   - I3: a process that dies between data file, manifest, manifest list, metadata and swap
+//     (internal/sim/table_life_test.go:actor.step) leaves nothing half in the table: a commit of ours is in
+//     it whole and on the head that it was built on (internal/sim/table_history_test.go:history.own), and
+//     all that it names is there (internal/sim/table_history_test.go:tableWorld.missing);
+//   - I4: a commit of ours is in the table once, whatever was lost of its requests and answers
+//     (internal/sim/table_life_test.go:tableCatalog.ask loses them, the commits that
+//     internal/sim/table_history_test.go:history.data has seen tell), and no data file is added again
+//     (internal/sim/table_history_test.go:history.own);
+//   - I5: of two lives of a node, or two topics that want one table, one writes: what the other sent changes
+//     nothing (internal/sim/table_history_test.go:history.step, internal/sim/table_end_test.go:tableLife.owns);
+//   - I6: of a transaction that was aborted no record is a row, nor a dead letter
+//     (internal/sim/table_end_test.go:tableLife.comparePartition), nor was one in a data file of any snapshot
+//     (internal/sim/table_end_test.go:tableLife.abortedNowhere);
+//   - I7: commits of others lose nothing, and ours lose nothing of theirs: no file, column, branch, tag or
+//     property (internal/sim/table_history_test.go:keeps, internal/sim/table_history_test.go:history.own, and of
+//     compactions internal/sim/table_history_test.go:history.compacted);
+//   - I8: a field id is that of one column for ever, and a column has one, while new versions of the record's
+//     schema, and other writers, add columns (internal/sim/table_history_test.go:history.schema);
+//   - I9: a record that cannot be decoded neither stops those behind it
+//     (internal/sim/table_end_test.go:tableLife.caughtUp) nor goes without a dead letter, one
+//     (internal/sim/table_end_test.go:tableLife.comparePartition, by internal/sim/table_end_test.go:tableLife.readLetters);
+//   - I10: every metadata file of the table's log, and every manifest list, manifest and data file of every
+//     snapshot, is there (internal/sim/table_history_test.go:tableWorld.missing), and after the grace no file of
+//     ours that the catalog never named (internal/sim/table_end_test.go:tableLife.swept), but for the first
+//     metadata of a table that was not made. What had expired may stay, if who was to delete it died;
+//   - I11: a record that is neither row nor letter is in a gap that a commit recorded, because retention, an
+//     administrator or a user took it away first (internal/sim/table_end_test.go:history.leftOut); where
+//     retention waits for the table without end and nobody else removes, there is no gap
+//     (internal/sim/table_end_test.go:tableWorld.holdsAll);
+//   - I12: each change that the catalog ever named was built on the one before, and none is named twice: two
+//     writers never both win. The database notes all of them, and all files are kept to replay them
+//     (internal/sim/table_test.go:tableWorld.pointers, internal/sim/table_history_test.go:tableWorld.replay,
+//     internal/sim/table_history_test.go:history.step).
+//
+// And a catalog that fails is told of within two target lags
+// (internal/sim/table_health_test.go:tableWorld.tells).
 //
 // Some guards show nothing here, and have a test of their own. A node leads its control log and its
 // dead letters itself: a coordinator that was replaced can write neither, so that it cannot name the

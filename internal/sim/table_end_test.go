@@ -214,6 +214,9 @@ func (l *tableLife) compare() error {
 		if f.rows, err = w.readTable(t); err != nil {
 			return err
 		}
+		if err := l.abortedNowhere(t, f.h); err != nil {
+			return err
+		}
 		tables = append(tables, f)
 		snapshots, compactions = snapshots+len(t.Metadata().Snapshots()), compactions+f.h.compactions
 	}
@@ -240,6 +243,37 @@ func (l *tableLife) compare() error {
 		}
 	}
 	l.log("compared %d records, %d snapshots, %d compactions", n, snapshots, compactions)
+	return nil
+}
+
+// abortedNowhere checks that no data file of a topic that a snapshot ever had holds a record of a
+// transaction that was aborted, whatever became of the file since.
+func (l *tableLife) abortedNowhere(t *table.Table, h *history) error {
+	w, topic := l.n.w, l.topic()
+	if w.plan.transactions == 0 {
+		return nil
+	}
+	for _, m := range h.metas {
+		if m.TableUUID() != t.Metadata().TableUUID() {
+			return nil // files of another table have other columns
+		}
+	}
+	for location := range h.adopted {
+		if _, err := uuid.Parse(path.Base(path.Dir(location))); err != nil || h.live[location] {
+			continue // of a stranger, or compared with the log
+		}
+		_, err := w.readFile(locate(w.disk.all), location, t.Schema(), func(p int32, o int64, r row) error {
+			topic.mu.Lock()
+			defer topic.mu.Unlock()
+			if s := topic.sent[r.key]; s != nil && s.aborted {
+				return fmt.Errorf("record %d, offset %d of partition %d, of a transaction that was aborted, was a row", r.key, o, p)
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("data file %s: %w", location, err)
+		}
+	}
 	return nil
 }
 
@@ -423,7 +457,7 @@ func (w *tableWorld) readTable(t *table.Table) (map[place]map[int64]row, error) 
 		if err != nil {
 			continue // of a stranger
 		}
-		n, err := w.readFile(location, t.Schema(), func(p int32, o int64, r row) error {
+		n, err := w.readFile(w.locator, location, t.Schema(), func(p int32, o int64, r row) error {
 			at := place{topic, p}
 			if rows[at] == nil {
 				rows[at] = map[int64]row{}
@@ -444,8 +478,8 @@ func (w *tableWorld) readTable(t *table.Table) (map[place]map[int64]row, error) 
 	return rows, nil
 }
 
-func (w *tableWorld) readFile(location string, schema *iceberg.Schema, fn func(p int32, o int64, r row) error) (n int64, err error) {
-	bucket, key, err := w.locator.Resolve(w.failing, location)
+func (w *tableWorld) readFile(from *objectstore.Locator, location string, schema *iceberg.Schema, fn func(p int32, o int64, r row) error) (n int64, err error) {
+	bucket, key, err := from.Resolve(w.failing, location)
 	if err != nil {
 		return 0, err
 	}
