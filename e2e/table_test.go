@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -23,6 +24,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sr"
 
+	"github.com/tabletopic/tabletopic/coordinator"
 	"github.com/tabletopic/tabletopic/internal/lab"
 )
 
@@ -309,11 +311,34 @@ func TestRetentionTakesWhatTheTableWasOffFor(t *testing.T) {
 			t.Errorf("%s: %s", engine, diffLines(want, got))
 		}
 	}
-	if _, body := fetched(t, s, "/metrics"); !strings.Contains(body, `tabletopic_table_gap_offsets_total{topic="events"} 30`) {
+	if _, body := fetched(t, s, "/metrics"); lines(body, "tabletopic_table_gap_offsets_total{") != "tabletopic_table_gap_offsets_total{topic=\"events\"} 30\n" {
 		t.Errorf("/metrics: %s", lines(body, "tabletopic_table_gap"))
 	}
-	if out, code := s.cli("", "table", "verify", "events", "--deep"); code != 0 || !strings.Contains(out, "30") {
-		t.Errorf("table verify: exit %d\n%s", code, out)
+	said := lines(s.log.String(), "the log had lost offsets before they reached the table")
+	if strings.Count(said, "\n") != 1 || !strings.Contains(said, "level=WARN") || !strings.Contains(said, "topic=events") || !strings.HasSuffix(said, " partition=0 offset=20 until=50\n") {
+		t.Errorf("the log says of the gap: %s", said)
+	}
+	makeTable(t, s, `
+gaps = [{k: v for k, v in s.summary.additional_properties.items() if k.startswith("tabletopic.gaps.")} for s in cat.load_table("default.events").snapshots()]
+assert [g for g in gaps if g] == [{"tabletopic.gaps.0": "0:20-50"}], gaps`)
+	s.kill() // what a server has in memory is not what they say
+	s.start()
+	for _, flags := range [][]string{nil, {"--deep"}} {
+		out, code := s.cli("", append([]string{"table", "verify", "events"}, flags...)...)
+		// partition, start, next, end, rows, dead, lost, duplicates, beyond, ahead, deleted, gaps
+		got := strings.Split(out, "\n")
+		if code != 0 || len(got) < 3 || !slices.Equal(strings.Fields(got[1]), strings.Fields("0 50 60 60 30 0 0 0 0 0 0 30")) || got[2] != "partition 0: offsets 20 to 50 are not in the table: retention" {
+			t.Errorf("table verify %v: exit %d\n%s", flags, code, out)
+		}
+	}
+	out, code := s.cli("", "table", "verify", "events", "--output", "json")
+	var report coordinator.Report
+	if err := json.Unmarshal([]byte(out), &report); err != nil || code != 0 || len(report.Partitions) != 1 {
+		t.Fatalf("table verify: exit %d, %v\n%s", code, err, out)
+	}
+	gap := []coordinator.LostSpan{{Start: 20, End: 50, Reason: coordinator.LostRetention}}
+	if p := report.Partitions[0]; p.Gaps != 30 || !slices.Equal(p.GapRanges, gap) {
+		t.Errorf("table verify has gaps of %d offsets, %+v, want %+v", p.Gaps, p.GapRanges, gap)
 	}
 }
 
