@@ -23,6 +23,7 @@ const (
 	loseAnswer  = 1 + iota // the metastore alters, and the connection breaks
 	loseRequest            // the connection breaks, and the metastore sees nothing
 	holdRequest            // the connection breaks, and the request is delivered when the test says so
+	sendTwice              // the answer to the second of two deliveries
 )
 
 func newProxy(t *testing.T, target string) *proxy {
@@ -46,6 +47,8 @@ func (p *proxy) handle(c *lab.ThriftCall) []byte {
 			return nil
 		case loseRequest:
 			return nil
+		case sendTwice:
+			_, _ = c.Deliver()
 		case holdRequest:
 			c.Keep()
 			p.held <- func() {
@@ -73,6 +76,7 @@ func (p *proxy) arm(f catalogtest.Fixture) catalogtest.Fixture {
 		p.next.Store(holdRequest)
 		return func() { (<-p.held)() }
 	}
+	f.Repeat = func() { p.next.Store(sendTwice) }
 	f.Storm = func(n int) { p.storm.Store(int32(n)) }
 	return f
 }

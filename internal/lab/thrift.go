@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"sync"
 	"testing"
 
 	"github.com/apache/thrift/lib/go/thrift"
@@ -90,6 +91,32 @@ func serveThrift(client net.Conn, target string, handle func(client net.Conn, c 
 			return
 		}
 	}
+}
+
+// Metastore serves what of a Hive Metastore handler implements on l, until the test ends.
+func Metastore(t testing.TB, l net.Listener, handler hive_metastore.ThriftHiveMetastore) {
+	processor := hive_metastore.NewThriftHiveMetastoreProcessor(handler)
+	var connections sync.WaitGroup
+	connections.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			connections.Go(func() {
+				defer conn.Close()
+				defer context.AfterFunc(t.Context(), func() { conn.Close() })()
+				protocol := thrift.NewTBinaryProtocolConf(thrift.NewTBufferedTransport(thrift.NewTSocketFromConnConf(conn, nil), 64<<10), nil)
+				for ok, err := true, error(nil); ok && err == nil; {
+					ok, err = processor.Process(t.Context(), protocol, protocol)
+				}
+			})
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		connections.Wait()
+	})
 }
 
 // Modified is the answer of a metastore to an alter_table that found another file than
