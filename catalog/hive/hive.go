@@ -216,9 +216,12 @@ func (m *metastore) dial(ctx context.Context) (thrift.TTransport, string, error)
 				tlsConfig.ServerName, _, _ = net.SplitHostPort(address)
 			}
 			secure := tls.Client(conn, tlsConfig)
-			if err = secure.HandshakeContext(ctx); err != nil {
+			shaking, cancel := context.WithTimeout(ctx, m.cfg.Timeout) // one without TLS waits for more of a request
+			if err = secure.HandshakeContext(shaking); err != nil {
+				err = fmt.Errorf("TLS handshake with %s: %w", address, err)
 				conn.Close()
 			}
+			cancel()
 			conn = secure
 		}
 		if err != nil {
