@@ -21,6 +21,36 @@ type schemaHistory struct {
 	ids   map[string]int
 	seen  map[int]bool // ids of schemas
 	last  table.Metadata
+
+	renamed map[string]string // the first name of a column, by one that it got later; both without what it is in
+}
+
+func newSchemaHistory(renamed map[string]string) *schemaHistory {
+	return &schemaHistory{names: map[int]string{}, ids: map[string]int{}, seen: map[int]bool{}, renamed: renamed}
+}
+
+// first returns the path of a column with the name that it had first.
+func (h *schemaHistory) first(path string) string {
+	i := strings.LastIndex(path, ".") + 1
+	if name, ok := h.renamed[path[i:]]; ok {
+		return path[:i] + name
+	}
+	return path
+}
+
+// fieldIDs returns the ids of all fields inside t, one that is there twice twice.
+func fieldIDs(t iceberg.Type) (ids []int) {
+	switch t := t.(type) {
+	case *iceberg.StructType:
+		for _, f := range t.FieldList {
+			ids = append(append(ids, f.ID), fieldIDs(f.Type)...)
+		}
+	case *iceberg.ListType:
+		ids = append(append(ids, t.ElementID), fieldIDs(t.Element)...)
+	case *iceberg.MapType:
+		ids = slices.Concat(ids, []int{t.KeyID, t.ValueID}, fieldIDs(t.KeyType), fieldIDs(t.ValueType))
+	}
+	return ids
 }
 
 // look adds what the table has now: an id is one column for ever, and a column has one id.
@@ -38,11 +68,16 @@ func (h *schemaHistory) look(t *testing.T, s *server) {
 	h.last = tab.Metadata()
 	for _, schema := range h.last.Schemas() {
 		h.seen[schema.ID] = true
+		all := fieldIDs(&iceberg.StructType{FieldList: schema.Fields()})
+		if slices.Sort(all); len(slices.Compact(slices.Clone(all))) < len(all) {
+			t.Errorf("schema %d: two columns share a field id: %v", schema.ID, all)
+		}
 		index, err := iceberg.IndexNameByID(schema)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for id, name := range index {
+		for id, path := range index {
+			name := h.first(path)
 			if old, known := h.names[id]; known && old != name {
 				t.Errorf("schema %d: field id %d is %s, and was %s", schema.ID, id, name, old)
 			}
@@ -53,6 +88,20 @@ func (h *schemaHistory) look(t *testing.T, s *server) {
 				t.Errorf("schema %d: field id %d of %s is above the last, %d", schema.ID, id, name, h.last.LastColumnID())
 			}
 			h.names[id], h.ids[name] = name, id
+		}
+	}
+}
+
+// lost reports the columns that the table has no more.
+func (h *schemaHistory) lost(t *testing.T) {
+	t.Helper()
+	current, err := iceberg.IndexNameByID(h.last.CurrentSchema())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, name := range h.names {
+		if path, ok := current[id]; !ok || h.first(path) != name {
+			t.Errorf("column %s, field id %d, is lost", name, id)
 		}
 	}
 }
@@ -116,7 +165,7 @@ func TestColumnsOfSparkBesideOurs(t *testing.T) {
 		produceAll(t, s, "events", encoded(t, header, schema(v), value))
 		add(id, row)
 	}
-	history := &schemaHistory{names: map[int]string{}, ids: map[string]int{}, seen: map[int]bool{}}
+	history := newSchemaHistory(nil)
 
 	headers := [][]byte{nil, registerSchema(t, s, "events-value", schema(1))}
 	produce(headers[1], 1, 100)
@@ -166,15 +215,7 @@ func TestColumnsOfSparkBesideOurs(t *testing.T) {
 			t.Errorf("%s reads\n%swant\n%s", engine, got, want)
 		}
 	}
-	current, err := iceberg.IndexNameByID(history.last.CurrentSchema())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for id, name := range history.names {
-		if current[id] != name {
-			t.Errorf("column %s, field id %d, is lost", name, id)
-		}
-	}
+	history.lost(t)
 	for _, c := range columns {
 		if _, top := history.ids[c]; !top {
 			if _, inner := history.ids["place."+c]; !inner {
