@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/apache/iceberg-go"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tabletopic/tabletopic/catalog"
 	"github.com/tabletopic/tabletopic/coordinator"
@@ -16,6 +17,7 @@ import (
 
 const (
 	textIDSchema  = `{"type":"record","name":"Event","fields":[{"name":"id","type":"string"},{"name":"name","type":["null","string"],"default":null}]}`
+	widerSchema   = `{"type":"record","name":"Event","fields":[{"name":"id","type":"long"},{"name":"name","type":["null","string"],"default":null},{"name":"more","type":"long","default":0}]}`
 	renamedSchema = `{"type":"record","name":"Event","fields":[{"name":"id","type":"long"},{"name":"title","aliases":["name"],"type":["null","string"],"default":null}]}`
 )
 
@@ -69,6 +71,80 @@ func TestIncompatibleSchemaGetsANewColumn(t *testing.T) {
 		t.Errorf("columns %v", got)
 	}
 	p.exact(30, 0)
+}
+
+// Old and new writers that take turns record by record cost no more than one of them does: a decoder
+// of each schema for the table as it is, however many records, rounds and restarts come, and one
+// file a commit, with both in it.
+func TestWritersThatTakeTurnsRebindNothing(t *testing.T) {
+	const turns = 3000
+	p := newPath(t, 1)
+	p.schemas[2] = widerSchema
+	p.worker.ChunkBytes = 16 << 10 // many tasks
+	registry := prometheus.NewRegistry()
+	p.shared = NewShared(0, 0, NewMetrics(registry))
+	decoders := func() int {
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() == "tabletopic_worker_decoders_total" {
+				return int(f.GetMetric()[0].GetCounter().GetValue())
+			}
+		}
+		t.Fatal("decoders are not counted")
+		return 0
+	}
+	take := func(turns int) {
+		batch := make([]record.Record, 0, 2*turns)
+		for i := range turns {
+			batch = append(batch, event(t, int64(i)), encode(t, 2, widerSchema, map[string]any{"id": int64(i), "name": "x", "more": int64(-i)}))
+		}
+		for len(batch) > 0 {
+			n := min(100, len(batch))
+			p.logs[0].append(t, batch[:n]...)
+			batch = batch[n:]
+		}
+	}
+	take(1)
+	p.start()
+	p.committed()
+	take(1)
+	before := p.committed()
+	settled := decoders()
+	if settled < 2 || settled > 3 { // the first schema for the table as it was made, then both for the table with the second's column
+		t.Errorf("%d decoders for two schemas and a table that changed once", settled)
+	}
+	for range 3 {
+		take(turns)
+		p.committed()
+	}
+	if n := decoders() - settled; n != 0 {
+		t.Errorf("%d more decoders for %d records of the same schemas, want none", n, 6*turns)
+	}
+	p.crash()
+	take(turns)
+	settled = decoders()
+	p.start()
+	after := p.committed()
+	if n := decoders() - settled; n != 2 {
+		t.Errorf("%d decoders after a restart, want one of each schema", n)
+	}
+	p.exact(4+8*turns, 0)
+	commits := 0
+	for _, s := range after.Metadata().Snapshots() {
+		if s.SequenceNumber <= before.CurrentSnapshot().SequenceNumber {
+			continue
+		}
+		commits++
+		if n := s.Summary.Properties["added-data-files"]; n != "1" {
+			t.Errorf("snapshot %d of %s records added %s files, want 1", s.SnapshotID, s.Summary.Properties["added-records"], n)
+		}
+	}
+	if commits == 0 {
+		t.Error("no snapshot added the records")
+	}
 }
 
 // With pause, records of a schema that the table cannot hold wait, and their partition with them;

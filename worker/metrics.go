@@ -14,6 +14,7 @@ import (
 type Metrics struct {
 	rows, files, bytes *prometheus.CounterVec
 	dead, others       *prometheus.CounterVec
+	decoders           *prometheus.CounterVec
 
 	mu      sync.Mutex
 	workers map[*Worker]bool // guarded by mu
@@ -40,12 +41,13 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		return v
 	}
 	m := &Metrics{
-		rows:    counter("rows_total", "Rows converted, also those that were converted again."),
-		files:   counter("files_total", "Data files written."),
-		bytes:   counter("bytes_total", "Bytes of data files written."),
-		dead:    counter("dead_letters_total", "Records that became dead letters, or were left out as table.topic.errors.tolerance and table.topic.tombstone say.", "cause"),
-		others:  counter("other_records_total", "Records of a topic with several tables that are for others of them."),
-		workers: map[*Worker]bool{},
+		rows:     counter("rows_total", "Rows converted, also those that were converted again."),
+		files:    counter("files_total", "Data files written."),
+		bytes:    counter("bytes_total", "Bytes of data files written."),
+		dead:     counter("dead_letters_total", "Records that became dead letters, or were left out as table.topic.errors.tolerance and table.topic.tombstone say.", "cause"),
+		others:   counter("other_records_total", "Records of a topic with several tables that are for others of them."),
+		decoders: counter("decoders_total", "Decoders made, of a schema of writers for the columns of the table; few, however often writers of several schemas take turns."),
+		workers:  map[*Worker]bool{},
 	}
 	r.MustRegister(m)
 	return m
@@ -114,7 +116,7 @@ func (m *Metrics) watch(w *Worker) (stop func()) {
 // topicMetrics are those of one topic, looked up once.
 type topicMetrics struct {
 	rows, files, bytes prometheus.Counter
-	others             prometheus.Counter
+	others, decoders   prometheus.Counter
 	causes             map[string]prometheus.Counter
 }
 
@@ -125,7 +127,7 @@ func (m *Metrics) forget(topic string) {
 	if m == nil {
 		return
 	}
-	for _, v := range []*prometheus.CounterVec{m.rows, m.files, m.bytes, m.dead, m.others} {
+	for _, v := range []*prometheus.CounterVec{m.rows, m.files, m.bytes, m.dead, m.others, m.decoders} {
 		v.DeletePartialMatch(prometheus.Labels{"topic": topic})
 	}
 }
@@ -136,11 +138,12 @@ func (m *Metrics) topic(name string) *topicMetrics {
 		m = NewMetrics(prometheus.NewRegistry())
 	}
 	t := &topicMetrics{
-		rows:   m.rows.WithLabelValues(name),
-		files:  m.files.WithLabelValues(name),
-		bytes:  m.bytes.WithLabelValues(name),
-		others: m.others.WithLabelValues(name),
-		causes: map[string]prometheus.Counter{},
+		rows:     m.rows.WithLabelValues(name),
+		files:    m.files.WithLabelValues(name),
+		bytes:    m.bytes.WithLabelValues(name),
+		others:   m.others.WithLabelValues(name),
+		decoders: m.decoders.WithLabelValues(name),
+		causes:   map[string]prometheus.Counter{},
 	}
 	for _, c := range []string{CauseBadHeader, CauseNoMagic, CauseUnknownSchema, CauseBadSchema, CauseIncompatible, CauseUndecodable, CauseNoTable, CauseTombstone} {
 		t.causes[c] = m.dead.WithLabelValues(name, c)

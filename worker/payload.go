@@ -300,6 +300,7 @@ func (t *task) need(w control.Writer) { t.needed = &w }
 
 // keep has d found without being compiled again.
 func (t *task) keep(w control.Writer, d *parquetio.Decoder) *parquetio.Decoder {
+	t.w.metrics.decoders.Inc()
 	t.table.decoders.Store(w, d)
 	t.decoders[w] = d
 	return d
