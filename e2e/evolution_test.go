@@ -538,7 +538,7 @@ func randomEvolution(seed uint64, versions, rows int) (x *randomTopic, misfits, 
 		}
 		schemas = append(schemas, sr.Schema{Schema: e.schema(v), Type: e.kind})
 	}
-	x = &randomTopic{seed: seed, name: fmt.Sprintf("evolution-%d", seed), schemas: schemas, inHeader: seed%5 == 0, resolve: parquetiotest.Resolve,
+	x = &randomTopic{seed: seed, name: fmt.Sprintf("evolution-%d", seed), later: int64(rows / 2), schemas: schemas, inHeader: seed%5 == 0, resolve: parquetiotest.Resolve,
 		settings: []string{"table.topic.on.incompatible", map[bool]string{true: "new-column", false: "dlq"}[e.newColumns]}}
 	if e.kind == sr.TypeProtobuf {
 		x.indexes = []byte{0}
@@ -579,7 +579,8 @@ func (c *evolvingColumn) beside() (n int) {
 // Whatever becomes of a schema over its versions, and however old and new writers alternate, each value is in the
 // column that it was written for, as two engines read it: fields of any type are added, dropped, put back, renamed,
 // moved, widened, become required and optional again, inside of structs, lists and maps. What a column cannot hold
-// is in one of its own, or the records of that version are dead letters, and no others.
+// is in one of its own, or the records of that version are dead letters, and no others. Half way the server dies, and
+// older writers go on in two partitions.
 func TestRandomEvolutionsInTwoEngines(t *testing.T) {
 	t.Parallel()
 	topics, seed := 30, firstSeed()

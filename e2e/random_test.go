@@ -14,7 +14,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -33,7 +32,6 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 
 	"github.com/tabletopic/tabletopic/parquetio/parquetiotest"
-	"github.com/tabletopic/tabletopic/partition"
 	"github.com/tabletopic/tabletopic/worker"
 )
 
@@ -47,7 +45,7 @@ func firstSeed() uint64 {
 	return *randomSeed
 }
 
-// A randomTopic is records that a seed makes, in a table of their own. Their offsets count from 0.
+// A randomTopic is records that a seed makes, in a table of their own. They count from 0.
 type randomTopic struct {
 	seed     uint64
 	name     string
@@ -64,9 +62,22 @@ type randomTopic struct {
 	// inferred are columns that there are when a value needs them.
 	inferred bool
 	key      randomKey
+	// later is the first record that comes after the server has died and the records before are in the table; 0 if all
+	// come at once. From then on those of a version that came before may be in a second partition.
+	later int64
 
-	ids   [][]byte // of the schemas
-	keyID []byte
+	ids     [][]byte // of the schemas
+	keyID   []byte
+	numbers map[place]int64 // of records that were produced
+	cl      *kgo.Client
+}
+
+// partitions is how many the topic has.
+func (x *randomTopic) partitions() int32 {
+	if x.later > 0 {
+		return 2
+	}
+	return 1
 }
 
 // A randomKey makes the keys of a topic.
@@ -81,7 +92,8 @@ type randomKey struct {
 
 // A randomRecord is one of a topic, and what must become of it.
 type randomRecord struct {
-	offset    int64
+	number    int64
+	version   int
 	key       []byte
 	keyColumn func() any // nil for none
 	value     func() []byte
@@ -89,13 +101,13 @@ type randomRecord struct {
 	becomes   func() (row map[string]any, cause string) // a row that is nil has null in all columns
 }
 
-// each calls fn with the records in the order of their offsets. Some have no value, some no key.
+// each calls fn with the records in the order in which they are produced. Some have no value, some no key.
 func (x *randomTopic) each(fn func(randomRecord)) {
 	keys, nothing := rand.New(rand.NewPCG(x.seed, 6)), rand.New(rand.NewPCG(x.seed, 7))
-	offset := int64(0)
+	number := int64(0)
 	x.records(func(version int, payload func() []byte, becomes func() (map[string]any, string)) {
-		r := randomRecord{offset: offset, becomes: becomes}
-		offset++
+		r := randomRecord{number: number, version: version, becomes: becomes}
+		number++
 		body, column := x.key.next(keys)
 		switch {
 		case nothing.IntN(10) == 0:
@@ -126,7 +138,10 @@ func (x *randomTopic) each(fn func(randomRecord)) {
 	})
 }
 
-func (x *randomTopic) produce(t *testing.T, s *server) (n int64) {
+// register makes the topic and the versions of its schemas.
+func (x *randomTopic) register(t *testing.T, s *server) {
+	x.key = randomKeys(t, x.seed)
+	s.createTopic(x.name, x.partitions(), 2*time.Second, slices.Concat(x.settings, x.key.settings)...)
 	setCompatibilityNone(t, s, x.name+"-value")
 	for _, schema := range x.schemas {
 		x.ids = append(x.ids, registerSchemaOf(t, s, x.name+"-value", schema))
@@ -136,19 +151,36 @@ func (x *randomTopic) produce(t *testing.T, s *server) (n int64) {
 			x.keyID = nil
 		}
 	}
-	cl := s.client(kgo.DefaultProduceTopic(x.name), kgo.MaxBufferedRecords(100_000))
+	x.numbers = map[place]int64{}
+	x.cl = s.client(kgo.DefaultProduceTopic(x.name), kgo.MaxBufferedRecords(100_000), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+}
+
+// produce sends the records from the first on until before the last, all if that is 0.
+func (x *randomTopic) produce(t *testing.T, first, last int64) {
+	known, next := 0, map[int32]int64{}
 	x.each(func(r randomRecord) {
-		n++
-		cl.Produce(context.Background(), &kgo.Record{Key: r.key, Value: r.value(), Headers: r.headers}, func(sent *kgo.Record, err error) {
-			if err != nil || sent.Offset != r.offset {
-				t.Errorf("%s: record %d at offset %d: %v", x.name, r.offset, sent.Offset, err)
+		if x.later > 0 && r.number < x.later {
+			known = max(known, r.version)
+		}
+		at := place{}
+		if x.later > 0 && r.number >= x.later && r.version <= known {
+			at.partition = int32(r.number % 2)
+		}
+		at.offset = next[at.partition]
+		next[at.partition]++
+		if r.number < first || last > 0 && r.number >= last {
+			return
+		}
+		x.numbers[at] = r.number
+		x.cl.Produce(context.Background(), &kgo.Record{Partition: at.partition, Key: r.key, Value: r.value(), Headers: r.headers}, func(sent *kgo.Record, err error) {
+			if got := (place{sent.Partition, sent.Offset}); err != nil || got != at {
+				t.Errorf("%s: record %d is at %v, want %v: %v", x.name, r.number, got, at, err)
 			}
 		})
 	})
-	if err := cl.Flush(context.Background()); err != nil {
+	if err := x.cl.Flush(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	return n
 }
 
 // compare reports the first row of each engine that is not what was written, and the first dead letter.
@@ -158,7 +190,14 @@ func (x *randomTopic) compare(t *testing.T, read map[string][]map[string]any, le
 	for engine := range read {
 		rows[engine] = map[int64]map[string]any{}
 		for _, row := range read[engine] {
-			rows[engine][row["_kafka"].(map[string]any)["offset"].(int64)] = row
+			source := row["_kafka"].(map[string]any)
+			at := place{int32(source["partition"].(int64)), source["offset"].(int64)}
+			number, ok := x.numbers[at]
+			if _, twice := rows[engine][number]; !ok || twice {
+				t.Errorf("%s: %s reads a row of %v twice, or of no record; %s", x.name, engine, at, again)
+				continue
+			}
+			rows[engine][number] = row
 		}
 	}
 	live, dead := 0, 0
@@ -166,17 +205,17 @@ func (x *randomTopic) compare(t *testing.T, read map[string][]map[string]any, le
 		want, cause := r.becomes()
 		if cause != "" {
 			dead++
-			if l := letters[r.offset]; !failed[""] && (l == nil || headerOf(l, worker.HeaderCause) != cause || !bytes.Equal(l.Key, r.key) || !bytes.Equal(l.Value, r.value())) {
-				t.Errorf("%s, record %d: dead letter %+v, want cause %s, key %q and value %q; %s:\n%v", x.name, r.offset, l, cause, r.key, r.value(), again, x.schemas)
+			if l := letters[r.number]; !failed[""] && (l == nil || headerOf(l, worker.HeaderCause) != cause || !bytes.Equal(l.Key, r.key) || !bytes.Equal(l.Value, r.value())) {
+				t.Errorf("%s, record %d: dead letter %+v, want cause %s, key %q and value %q; %s:\n%v", x.name, r.number, l, cause, r.key, r.value(), again, x.schemas)
 				failed[""] = true
 			}
 			return
 		}
 		live++
 		for engine := range rows {
-			if got := rows[engine][r.offset]; !failed[engine] {
+			if got := rows[engine][r.number]; !failed[engine] {
 				if diff := x.differ(engine, r, want, got); diff != "" {
-					t.Errorf("%s, record %d: %s differs; %s:\n%s\n%v", x.name, r.offset, engine, again, diff, x.schemas)
+					t.Errorf("%s, record %d: %s differs; %s:\n%s\n%v", x.name, r.number, engine, again, diff, x.schemas)
 					failed[engine] = true
 				}
 			}
@@ -533,18 +572,30 @@ func inTwoEngines(t *testing.T, topics []*randomTopic) {
 	s := newServer(t)
 	s.start()
 	defer s.stop()
-	records := map[string]int64{}
+	held := func(x *randomTopic) { waitForRecords(t, s, x.name, int64(len(x.numbers))) }
+	var twice []*randomTopic
 	for _, x := range topics {
-		x.key = randomKeys(t, x.seed)
-		s.createTopic(x.name, 1, 2*time.Second, slices.Concat(x.settings, x.key.settings)...)
-		records[x.name] = x.produce(t, s)
+		x.register(t, s)
+		if x.produce(t, 0, x.later); x.later > 0 {
+			twice = append(twice, x)
+		}
+	}
+	if len(twice) > 0 {
+		for _, x := range twice {
+			held(x)
+		}
+		s.kill()
+		s.start()
+	}
+	for _, x := range twice {
+		x.produce(t, x.later, 0)
 	}
 	var tables []string
 	letters := map[string]map[int64]*kgo.Record{}
 	for _, x := range topics {
-		waitForRecords(t, s, x.name, records[x.name])
+		held(x)
 		tables = append(tables, "SELECT * FROM ice.default."+tableName(x.name))
-		letters[x.name] = readLetters(t, s, x.name)
+		letters[x.name] = x.readLetters(t, s)
 		x.learn(t, s)
 	}
 	dirs := map[string]string{"duckdb": t.TempDir(), "pyiceberg": t.TempDir()}
@@ -577,26 +628,25 @@ func waitForRecords(t *testing.T, s *server, topic string, n int64) {
 	})
 }
 
-// countLetters is how many dead letters a topic of one partition has.
-func countLetters(admin *kadm.Client, topic string) (int64, error) {
+// countLetters is how many dead letters a topic has.
+func countLetters(admin *kadm.Client, topic string) (n int64, err error) {
 	ends, err := admin.ListEndOffsets(context.Background(), topic+".dlq")
 	if err != nil {
 		return 0, err
 	}
-	end, ok := ends.Lookup(topic+".dlq", 0)
-	switch {
-	case !ok || errors.Is(end.Err, kerr.UnknownTopicOrPartition):
-		return 0, nil
-	case end.Err != nil:
-		return 0, end.Err
+	for _, end := range ends[topic+".dlq"] {
+		if err := end.Err; err != nil && !errors.Is(err, kerr.UnknownTopicOrPartition) {
+			return 0, err
+		}
+		n += max(end.Offset, 0)
 	}
-	return end.Offset, nil
+	return n, nil
 }
 
-// readLetters returns the dead letters of a topic of one partition, by the offsets of their records.
-func readLetters(t *testing.T, s *server, topic string) map[int64]*kgo.Record {
+// readLetters returns the dead letters, by the numbers of their records.
+func (x *randomTopic) readLetters(t *testing.T, s *server) map[int64]*kgo.Record {
 	t.Helper()
-	n, err := countLetters(s.admin(), topic)
+	n, err := countLetters(s.admin(), x.name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -606,20 +656,25 @@ func readLetters(t *testing.T, s *server, topic string) map[int64]*kgo.Record {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	cl := s.client(kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic + ".dlq": {0: kgo.NewOffset().At(0)}}))
+	from := map[int32]kgo.Offset{}
+	for p := range x.partitions() {
+		from[p] = kgo.NewOffset().At(0)
+	}
+	cl := s.client(kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{x.name + ".dlq": from}))
 	defer cl.Close()
 	for read := int64(0); read < n; {
 		fetches := cl.PollFetches(ctx)
 		if err := fetches.Err0(); err != nil {
-			t.Fatalf("%d of %d dead letters of %s: %v", read, n, topic, err)
+			t.Fatalf("%d of %d dead letters of %s: %v", read, n, x.name, err)
 		}
 		for r := range fetches.RecordsAll() {
 			read++
-			offset, err := strconv.ParseInt(headerOf(r, partition.HeaderSourceOffset), 10, 64)
-			if err != nil || letters[offset] != nil {
-				t.Errorf("dead letter of %s at offset %d: source %d twice, or %v", topic, r.Offset, offset, err)
+			at := sourceOf(t, r)
+			number, ok := x.numbers[at]
+			if !ok || letters[number] != nil {
+				t.Errorf("dead letter of %s at %d-%d: its source %v is there twice, or no record", x.name, r.Partition, r.Offset, at)
 			}
-			letters[offset] = r
+			letters[number] = r
 		}
 	}
 	return letters
