@@ -195,7 +195,7 @@ type tableInfo struct {
 	writing parquetio.WriterConfig
 	bare    bool // it lacks columns that every row has: somebody else made it, or dropped them
 
-	decoders sync.Map // schema id → *parquetio.Decoder, or error if it does not fit
+	decoders sync.Map // control.Writer → *parquetio.Decoder
 }
 
 // generation is the work on one line of offsets. When the coordinator says that the table
