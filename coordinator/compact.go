@@ -284,6 +284,9 @@ func (c *Coordinator) answer(r *rewritten, err error) {
 func (c *Coordinator) replace(ctx context.Context, r *rewritten) error {
 	var tried []int64 // snapshots
 	for attempt := 0; ; attempt++ {
+		if c.table == nil {
+			return fmt.Errorf("%w: it was dropped", catalog.ErrFilesChanged)
+		}
 		v, err := c.look(ctx)
 		if err != nil {
 			return err

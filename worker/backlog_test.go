@@ -66,3 +66,19 @@ func counted(t *testing.T, c prometheus.Counter) int {
 	}
 	return int(m.GetCounter().GetValue())
 }
+
+// gathered returns the value of a counter that a registry has, of one topic if it is by topic.
+func gathered(t *testing.T, registry *prometheus.Registry, name string) int {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return int(f.GetMetric()[0].GetCounter().GetValue())
+		}
+	}
+	t.Fatalf("there is no counter %s", name)
+	return 0
+}

@@ -83,19 +83,7 @@ func TestWritersThatTakeTurnsRebindNothing(t *testing.T) {
 	p.worker.ChunkBytes = 16 << 10 // many tasks
 	registry := prometheus.NewRegistry()
 	p.shared = NewShared(0, 0, NewMetrics(registry))
-	decoders := func() int {
-		families, err := registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range families {
-			if f.GetName() == "tabletopic_worker_decoders_total" {
-				return int(f.GetMetric()[0].GetCounter().GetValue())
-			}
-		}
-		t.Fatal("decoders are not counted")
-		return 0
-	}
+	decoders := func() int { return gathered(t, registry, "tabletopic_worker_decoders_total") }
 	take := func(turns int) {
 		batch := make([]record.Record, 0, 2*turns)
 		for i := range turns {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/apache/iceberg-go/table"
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tabletopic/tabletopic/catalog"
 	"github.com/tabletopic/tabletopic/coordinator"
@@ -84,6 +85,49 @@ func TestCompactionIsNamedBeforeItsFiles(t *testing.T) {
 	if n := early.Load(); n > 0 {
 		t.Errorf("%d files were written before the journal had their names", n)
 	}
+}
+
+// A table that is dropped while its small files are being compacted is made anew from the log, and the
+// round comes to nothing.
+func TestTableDroppedWhileItIsCompacted(t *testing.T) {
+	p := newPath(t, 1)
+	p.cfg.CompactMinFiles = 2
+	registry := prometheus.NewRegistry()
+	p.metrics = coordinator.NewMetrics(registry)
+	reads := p.bucket.Hold(objectstore.Before, func(op objectstore.Op, key string) bool {
+		return op == objectstore.OpGet && strings.HasSuffix(key, ".parquet")
+	})
+	release := sync.OnceFunc(func() { reads.Release(nil) })
+	defer release()
+	p.start()
+	rows := int64(0)
+	p.wait(func() bool {
+		p.produce(5)
+		rows += 5
+		p.committed()
+		return closed(reads.Reached())
+	}, func() string { return "a compaction" })
+	over := make(chan struct{})
+	p.control.Refuse(func(e control.Event) error {
+		if _, ok := e.(control.Needed); ok { // has the coordinator make the table
+			await(over)
+		}
+		return nil
+	})
+	before := len(p.control.All(p.topic))
+	if err := p.catalog.Catalog.Drop(t.Context(), p.ident()); err != nil {
+		t.Fatal(err)
+	}
+	noticed := func(e control.Event) bool {
+		b, ok := e.(control.Began)
+		return ok && b.Table == uuid.UUID{}
+	}
+	p.wait(func() bool { return slices.ContainsFunc(p.control.All(p.topic)[before:], noticed) }, func() string { return "the coordinator to notice" })
+	release()
+	p.wait(func() bool { return gathered(t, registry, "tabletopic_table_compaction_void_total") == 1 }, func() string { return "the round to be over" })
+	close(over)
+	p.committed()
+	p.exact(rows, 0)
 }
 
 // The files of a commit are journalled again and again while the catalog keeps it waiting,

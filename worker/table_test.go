@@ -46,7 +46,8 @@ type path struct {
 	lookup  control.Lookup
 	cfg     coordinator.Config
 	worker  Config
-	shared  *Shared       // of its own if nil
+	shared  *Shared // of its own if nil
+	metrics *coordinator.Metrics
 	limit   time.Duration // of wait; 20 s if zero
 
 	mu      sync.Mutex
@@ -141,7 +142,7 @@ func (p *path) coordinator(epoch int32, cat catalog.Catalog) *coordinator.Coordi
 func (p *path) coordinatorOn(ctl control.Log, epoch int32, cat catalog.Catalog) *coordinator.Coordinator {
 	p.t.Helper()
 	c, err := coordinator.New(coordinator.Topic{ID: p.topic, Name: p.name, Partitions: int32(len(p.logs)), Epoch: epoch},
-		cat, ctl, control.NewSchemas(p.call, p), p.cfg, nil, testLog(p.t))
+		cat, ctl, control.NewSchemas(p.call, p), p.cfg, p.metrics, testLog(p.t))
 	if err != nil {
 		p.t.Fatal(err)
 	}
