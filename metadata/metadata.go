@@ -49,7 +49,10 @@ type NewTopic struct {
 }
 
 var (
-	ErrTopicExists    = errors.New("topic already exists")
+	ErrTopicExists = errors.New("topic already exists")
+	// ErrTopicCollides says that a new topic's name differs from another's only in '.' and '_', which
+	// are the same in names of metrics and tables.
+	ErrTopicCollides  = errors.New("names that differ only in '.' and '_' get the same metrics and tables")
 	ErrTopicNotExist  = errors.New("topic does not exist")
 	ErrSchemaNotExist = errors.New("schema does not exist")
 	// ErrInvalidText says that a name or a value is not UTF-8, or holds a zero byte.

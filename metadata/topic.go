@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -23,7 +24,8 @@ const scopeTopic = "topic"
 
 // CreateTopic makes a topic with its partitions and their streams, led by node or as
 // n.Leaders says. The streams are open for their leaders with the partitions' leader epoch, 0.
-// An error wraps ErrTopicExists if the name is taken. Name and config are not judged here.
+// An error wraps ErrTopicExists if the name is taken, and ErrTopicCollides if one like it is: here,
+// because several nodes create topics at the same time. Otherwise name and config are not judged here.
 func (s *Store) CreateTopic(ctx context.Context, node streamstore.Node, n NewTopic) (Topic, error) {
 	if n.Name == "" || n.Partitions <= 0 {
 		return Topic{}, fmt.Errorf("create topic %q with %d partitions: want a name and at least 1", n.Name, n.Partitions)
@@ -39,6 +41,11 @@ func (s *Store) CreateTopic(ctx context.Context, node streamstore.Node, n NewTop
 		if rows == 0 {
 			return ErrTopicExists
 		}
+		if !n.Internal {
+			if err := t.checkCollision(n.Name); err != nil {
+				return err
+			}
+		}
 		if err := t.addPartitions(node, id, 0, n.Partitions, n.Leaders); err != nil {
 			return err
 		}
@@ -51,6 +58,22 @@ func (s *Store) CreateTopic(ctx context.Context, node streamstore.Node, n NewTop
 		return err
 	})
 	return topic, err
+}
+
+// checkCollision refuses a name that differs from another topic's only in '.' and '_'.
+func (t *tx) checkCollision(name string) error {
+	if !strings.ContainsAny(name, "._") {
+		return nil
+	}
+	var other string
+	err := t.QueryRowContext(t.ctx, `SELECT name FROM topic WHERE name <> $1 AND replace(name, '.', '_') = $2`, name, strings.ReplaceAll(name, ".", "_")).Scan(&other)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil
+	case err != nil:
+		return fmt.Errorf("names of topics: %w", err)
+	}
+	return fmt.Errorf("%s collides with the topic %s: %w", name, other, ErrTopicCollides)
 }
 
 // addPartitions makes the partitions [from, to) of a topic, led in turn by leaders, by node

@@ -3,6 +3,7 @@ package metadata
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -213,5 +214,29 @@ func TestChanges(t *testing.T) {
 		if _, err := s.Changes(t.Context(), 0, 10); !errors.Is(err, ErrChangesPruned) {
 			t.Fatalf("after pruning: got %v", err)
 		}
+	})
+}
+
+// No two topics have names that metrics and tables cannot tell apart, and the refusal names the other;
+// a name is free again when its topic is gone. Topics of the broker's own are always made.
+func TestTopicNamesThatCollide(t *testing.T) {
+	eachEngine(t, func(t *testing.T, d database) {
+		s := openStore(t, d, nil)
+		node := register(t, s)
+		first := create(t, s, node, NewTopic{Name: "a.b_c", Partitions: 1})
+		for _, name := range []string{"a-b_c", "a.b-c", "a.b_cd", "A.b_c"} {
+			create(t, s, node, NewTopic{Name: name, Partitions: 1})
+		}
+		for _, name := range []string{"a_b_c", "a.b.c", "a_b.c"} {
+			if _, err := s.CreateTopic(t.Context(), node, NewTopic{Name: name, Partitions: 1}); !errors.Is(err, ErrTopicCollides) || !strings.Contains(err.Error(), "topic a.b_c:") {
+				t.Errorf("%s beside a.b_c: %v, want %v", name, err, ErrTopicCollides)
+			}
+		}
+		if err := s.DeleteTopic(t.Context(), node, first.ID); err != nil {
+			t.Fatal(err)
+		}
+		create(t, s, node, NewTopic{Name: "a_b.c", Partitions: 1})
+		create(t, s, node, NewTopic{Name: "_.consumer_offsets", Partitions: 1})
+		create(t, s, node, NewTopic{Name: "__consumer_offsets", Partitions: 1, Internal: true})
 	})
 }

@@ -246,10 +246,6 @@ func CheckTopicName(name string) error {
 	return nil
 }
 
-// collisionKey is the same for names that differ only in '.' and '_', which metric names
-// and tables cannot tell apart.
-func collisionKey(name string) string { return strings.ReplaceAll(name, ".", "_") }
-
 func boolean(set func(*TopicConfig, bool)) func(*TopicConfig, string) error {
 	return func(c *TopicConfig, v string) error {
 		switch strings.ToLower(v) {

@@ -425,12 +425,6 @@ func (s *Set) CreateTopic(ctx context.Context, n metadata.NewTopic) (metadata.To
 	if err != nil {
 		return metadata.Topic{}, fmt.Errorf("create topic %s: %w", n.Name, err)
 	}
-	if _, err := s.CheckConfig(n.Name, config); err != nil {
-		return metadata.Topic{}, fmt.Errorf("create topic %s: %w", n.Name, err)
-	}
-	if err := s.settleStart(ctx, n.Name, 0, config, config); err != nil {
-		return metadata.Topic{}, fmt.Errorf("create topic %s: %w", n.Name, err)
-	}
 	n.Config = config
 	if len(n.Leaders) == 0 {
 		n.Leaders = s.place(ctx)
@@ -447,11 +441,16 @@ func (s *Set) createTopic(ctx context.Context, n metadata.NewTopic) (metadata.To
 		return metadata.Topic{}, err
 	}
 	defer s.admin.leave()
-	if other := s.collides(n.Name); other != "" {
-		return metadata.Topic{}, fmt.Errorf("%w: %s collides with the topic %s: names that differ only in '.' and '_' get the same metrics and tables",
-			ErrInvalidTopicName, n.Name, other)
+	if _, err := s.CheckConfig(n.Name, n.Config); err != nil {
+		return metadata.Topic{}, fmt.Errorf("create topic %s: %w", n.Name, err)
+	}
+	if err := s.settleStart(ctx, n.Name, 0, n.Config, n.Config); err != nil {
+		return metadata.Topic{}, fmt.Errorf("create topic %s: %w", n.Name, err)
 	}
 	created, err := s.meta.CreateTopic(ctx, s.store.Node(), n)
+	if errors.Is(err, metadata.ErrTopicCollides) {
+		err = fmt.Errorf("%w: %w", ErrInvalidTopicName, err)
+	}
 	if err != nil {
 		return metadata.Topic{}, err
 	}
@@ -479,19 +478,6 @@ func (s *Set) change(ctx context.Context) error {
 		return err
 	}
 	return nil
-}
-
-// collides returns the topic whose name differs from name only in '.' and '_'.
-func (s *Set) collides(name string) string {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	key := collisionKey(name)
-	for other := range s.topics {
-		if other != name && len(other) == len(name) && collisionKey(other) == key {
-			return other
-		}
-	}
-	return ""
 }
 
 // DeleteTopic deletes a topic with its data. Its partitions answer ErrNotLeader from then on.
