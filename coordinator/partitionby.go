@@ -85,6 +85,8 @@ func transformOf(t partition.PartitionTransform) iceberg.Transform {
 		return iceberg.BucketTransform{NumBuckets: t.N}
 	case "truncate":
 		return iceberg.TruncateTransform{Width: t.N}
+	case "void":
+		return iceberg.VoidTransform{}
 	}
 	return iceberg.IdentityTransform{}
 }

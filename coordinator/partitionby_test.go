@@ -33,13 +33,14 @@ func partitionSchema(t *testing.T) *iceberg.Schema {
 func TestPartitionFieldNames(t *testing.T) {
 	schema := partitionSchema(t)
 	for by, want := range map[string]string{
-		"id":                            "id",
-		"day(at)":                       "at_day_2", // at_day is a column
-		"hour(_kafka.timestamp)":        "_kafka_timestamp_hour",
-		"a.b":                           "a_b_2", // a_b is a column
-		"a.b,truncate(a.b,2)":           "a_b_2 a_b_trunc_2",
-		"bucket(id,4),bucket(id,8)":     "id_bucket_4 id_bucket_8",
-		"region,month(AT),bucket(d,16)": "Region at_month d_bucket_16",
+		"id":                              "id",
+		"day(at)":                         "at_day_2", // at_day is a column
+		"hour(_kafka.timestamp)":          "_kafka_timestamp_hour",
+		"a.b":                             "a_b_2", // a_b is a column
+		"a.b,truncate(a.b,2)":             "a_b_2 a_b_trunc_2",
+		"bucket(id,4),bucket(id,8)":       "id_bucket_4 id_bucket_8",
+		"region,month(AT),bucket(d,16)":   "Region at_month d_bucket_16",
+		"void(id),bucket(id,4),void(a.b)": "id_void id_bucket_4 a_b_void",
 	} {
 		spec, err := specFor("["+by+"]", schema, nil)
 		if err != nil {
@@ -68,18 +69,21 @@ func TestPartitionsThatATableCannotHave(t *testing.T) {
 		t.Fatal(err)
 	}
 	for by, hint := range map[string]string{
-		"nothing":           `no column "nothing"`,
-		"a.c":               `no column "a.c"`,
-		"day(id)":           "not possible",
-		"hour(at_day)":      "not possible",
-		"truncate(at,3)":    "not possible",
-		"bucket(Region,0)":  "N from 1",
-		"a":                 "not possible",
-		"a.tags":            "not possible",
-		"d":                 "bucket(d, N)",
-		"a.tags.element":    "in no list",
-		"_kafka.headers":    "not possible",
-		"bucket(a.tags,16)": "not possible",
+		"nothing":              `no column "nothing"`,
+		"a.c":                  `no column "a.c"`,
+		"day(id)":              "not possible",
+		"hour(at_day)":         "not possible",
+		"truncate(at,3)":       "not possible",
+		"bucket(Region,0)":     "N from 1",
+		"a":                    "not possible",
+		"a.tags":               "not possible",
+		"d":                    "bucket(d, N)",
+		"a.tags.element":       "in no list",
+		"_kafka.headers":       "not possible",
+		"bucket(a.tags,16)":    "not possible",
+		"void(a)":              "not possible",
+		"void(d)":              "cannot hold the decimal values",
+		"void(a.tags.element)": "in no list",
 	} {
 		if _, err := specFor("["+by+"]", schema, meta); err == nil || !strings.Contains(err.Error(), hint) {
 			t.Errorf("%s: %v, want %q", by, err, hint)

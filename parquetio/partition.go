@@ -41,23 +41,32 @@ func newPartitions(b *Builder, spec iceberg.PartitionSpec) (*partitions, error) 
 	}
 	p := &partitions{b: b, ids: map[string]int32{}}
 	for _, f := range spec.Fields() {
-		field := partitionField{id: f.FieldID}
-		if _, void := f.Transform.(iceberg.VoidTransform); !void {
-			if field.path = b.pathOf(f.SourceID()); field.path == nil {
+		field, transform := partitionField{id: f.FieldID}, f.Transform
+		_, void := transform.(iceberg.VoidTransform)
+		if void {
+			transform = iceberg.IdentityTransform{} // has the same type, and void takes every column
+		}
+		if field.path = b.pathOf(f.SourceID()); field.path == nil {
+			if !void || b.has(f.SourceID()) {
 				return nil, fmt.Errorf("partition field %s: the table has no column with id %d that is in no list or map", f.Name, f.SourceID())
 			}
-			c := &b.cols[field.path[len(field.path)-1]]
-			if !f.Transform.CanTransform(c.typ) {
-				return nil, fmt.Errorf("partition field %s: %s of column %s, a %s, is not possible", f.Name, f.Transform, c.path, c.typ)
-			}
-			field.result = f.Transform.ResultType(c.typ)
-			if _, decimal := field.result.(iceberg.DecimalType); decimal {
-				// iceberg-go 0.7.0 gives the Avro type of the value no name, and then refuses it.
-				return nil, fmt.Errorf("partition field %s: manifests cannot hold the decimal values of column %s: use bucket(%s, N)", f.Name, c.path, c.path)
-			}
-			if field.apply = transformOf(f.Transform, c); field.apply == nil {
-				return nil, fmt.Errorf("partition field %s: this version cannot work out %s of column %s, a %s", f.Name, f.Transform, c.path, c.typ)
-			}
+			p.fields = append(p.fields, field) // of a column that was dropped
+			continue
+		}
+		c := &b.cols[field.path[len(field.path)-1]]
+		if !transform.CanTransform(c.typ) {
+			return nil, fmt.Errorf("partition field %s: %s of column %s, a %s, is not possible", f.Name, f.Transform, c.path, c.typ)
+		}
+		field.result = transform.ResultType(c.typ)
+		if _, decimal := field.result.(iceberg.DecimalType); decimal {
+			// iceberg-go 0.7.0 gives the Avro type of the value no name, and then refuses it.
+			return nil, fmt.Errorf("partition field %s: manifests cannot hold the decimal values of column %s: use bucket(%s, N)", f.Name, c.path, c.path)
+		}
+		if field.apply = transformOf(transform, c); field.apply == nil {
+			return nil, fmt.Errorf("partition field %s: this version cannot work out %s of column %s, a %s", f.Name, f.Transform, c.path, c.typ)
+		}
+		if void {
+			field.path = nil
 		}
 		p.fields = append(p.fields, field)
 	}
@@ -70,6 +79,16 @@ func CheckPartitions(schema *iceberg.Schema, spec iceberg.PartitionSpec) error {
 	b.cols, b.top = layout(schema)
 	_, err := newPartitions(b, spec)
 	return err
+}
+
+// has reports whether there is a column of a field id, in lists and maps too.
+func (b *Builder) has(id int) bool {
+	for i := range b.cols {
+		if b.cols[i].id == id {
+			return true
+		}
+	}
+	return false
 }
 
 // pathOf returns the way through structs to the column of a field id, nil if there is none.

@@ -466,7 +466,7 @@ func tableKeys() []ConfigKey {
 		key("table.topic.transform.value.type", "string", "flatten", "How a value becomes columns: its fields on top level.",
 			only(notYet+": the fields of a value are the columns", "flatten", "none")),
 		key("table.topic.id.columns", "list", "", "Columns that identify a row.", only(notYet, "", "[]")),
-		key("table.topic.partition.by", "list", "", "Partitions of the table: columns, year(c), month(c), day(c), hour(c), bucket(c, N) and truncate(c, N), separated by commas. Empty leaves those that the table has, [] takes them away.", setPartitionBy),
+		key("table.topic.partition.by", "list", "", "Partitions of the table: columns, year(c), month(c), day(c), hour(c), bucket(c, N), truncate(c, N) and void(c), separated by commas. Empty leaves those that the table has, [] takes them away.", setPartitionBy),
 		key("table.topic.sort.by", "list", "", "Order of the rows in a file: columns, or transforms of them as of partitions, each with asc or desc and nulls first or nulls last, separated by commas. Empty leaves the order that the table has, [] takes it away.", setSortBy),
 		key("table.topic.engine.profile", "list", "generic", "Engines that are to read the table: generic, athena, unity, duckdb, or several of them, separated by commas. Columns get types that all can read.",
 			text(func(c *TopicConfig, v string) { c.Table.Engines = v })),

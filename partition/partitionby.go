@@ -8,7 +8,7 @@ import (
 
 // A PartitionTransform is an element of table.topic.partition.by.
 type PartitionTransform struct {
-	Name   string // identity, year, month, day, hour, bucket or truncate
+	Name   string // identity, year, month, day, hour, bucket, truncate or void
 	Column string // a field within structs is behind dots
 	N      int    // of bucket and truncate
 }
@@ -93,7 +93,7 @@ func parseTransform(item string) (PartitionTransform, error) {
 	column, width, has := strings.Cut(args, ",")
 	t.Column = strings.TrimSpace(column)
 	switch t.Name {
-	case "identity", "year", "month", "day", "hour":
+	case "identity", "year", "month", "day", "hour", "void":
 		if has {
 			return t, fmt.Errorf("%q: %s takes a column alone", item, t.Name)
 		}
@@ -103,10 +103,8 @@ func parseTransform(item string) (PartitionTransform, error) {
 			return t, fmt.Errorf("%q: %s(COLUMN, N) with N from 1 to %d is wanted", item, t.Name, maxPartitionWidth)
 		}
 		t.N = n
-	case "void":
-		return t, fmt.Errorf("%q: void is null for every row and parts nothing, leave it out; a void field that another program gives the table is kept", item)
 	default:
-		return t, fmt.Errorf("%q: transforms are identity, year, month, day, hour, bucket and truncate", item)
+		return t, fmt.Errorf("%q: transforms are identity, year, month, day, hour, bucket, truncate and void", item)
 	}
 	return checkColumn(t)
 }

@@ -20,6 +20,7 @@ func TestPartitionByIsParsed(t *testing.T) {
 		"identity(x),truncate(x,3)":           "[x,truncate(x,3)]",
 		"year(a), month(b) , hour(c)":         "[year(a),month(b),hour(c)]",
 		"bucket(id,1),bucket(id,1048576),éta": "[bucket(id,1),bucket(id,1048576),éta]",
+		"Void(a),day(a),void( b.c )":          "[void(a),day(a),void(b.c)]",
 	} {
 		c, err := ParseTopicConfig(map[string]string{"automq.table.topic.partition.by": v})
 		if err != nil || c.Table.PartitionBy != want {
@@ -54,7 +55,8 @@ func TestPartitionByRefuses(t *testing.T) {
 		"truncate(s,0)":                     "N from 1",
 		"truncate(s,1e9)":                   "N from 1",
 		"week(ts)":                          "transforms are",
-		"void(ts)":                          "leave it out",
+		"void(ts, 1)":                       "column alone",
+		"void(ts),Void(ts)":                 "keep one",
 		"day(ts),hour(ts)":                  "keep one",
 		"day(ts),DAY(ts)":                   "keep one",
 		"a,identity(a)":                     "keep one",

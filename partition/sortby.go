@@ -59,8 +59,12 @@ func parseSortTerm(item string) (t SortTerm, err error) {
 	}
 	t.NullsFirst = nulls == "first" || nulls == "" && !t.Descending
 	t.PartitionTransform, err = parseTransform(strings.Join(words[:n], " "))
-	if err == nil && strings.Contains(t.Column, " ") {
+	switch {
+	case err != nil:
+	case strings.Contains(t.Column, " "):
 		err = fmt.Errorf("%q is no name of a column", t.Column)
+	case t.Name == "void":
+		err = fmt.Errorf("%q: void is null for every row, which is no order: leave it out", item)
 	}
 	if err != nil {
 		return t, fmt.Errorf("%w; want COLUMN or TRANSFORM(COLUMN), then asc or desc, then nulls first or nulls last", err)

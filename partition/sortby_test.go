@@ -46,6 +46,7 @@ func TestSortByRefuses(t *testing.T) {
 		"a, identity(a)": "twice",
 		"week(ts)":       "transforms are",
 		"day(ts) nulls":  "want COLUMN",
+		"void(a) desc":   "is no order",
 	} {
 		_, err := ParseTopicConfig(map[string]string{"table.topic.sort.by": v})
 		if !errors.Is(err, ErrInvalidConfig) || !strings.Contains(err.Error(), hint) {
