@@ -12,14 +12,16 @@ import (
 	"strings"
 )
 
-// maxSchemaSteps bounds how many subschemas are looked at, each as often as it is referred to.
-const maxSchemaSteps = 1 << 20
+// maxSchemaSteps bounds how many subschemas are looked at, each as often as it is referred to: of the
+// order of 100 ms.
+const maxSchemaSteps = 1 << 18
 
 // ParseJSONSchema maps a JSON Schema, of draft-04 to 2020-12, to columns. References are found by
 // their name or by the $id in them; nothing is ever read from a network. The error names the
 // field and the reason.
 func ParseJSONSchema(rules Rules, schema string, references ...Reference) (*ValueSchema, error) {
-	g := jsonGrapher{version: rules.Version, documents: map[string]*jsonTree{}, anchors: map[string]*jsonTree{}, known: map[string]*node{}}
+	g := jsonGrapher{version: rules.Version, documents: map[string]*jsonTree{}, anchors: map[string]*jsonTree{}, found: map[reference]*jsonTree{},
+		possible: map[alternative]jsonTypes{}, known: map[string]*node{}}
 	for _, r := range references {
 		t, err := g.parse(r.Text)
 		if err != nil {
@@ -53,15 +55,17 @@ func ParseJSONSchema(rules Rules, schema string, references ...Reference) (*Valu
 type jsonTree struct {
 	kind   byte // its first character; '0' for numbers
 	text   string
-	names  []string // of an object, each once
+	names  []string       // of an object, each once
+	at     map[string]int // where in names
 	values []*jsonTree
 	id     uint32
-	base   string // URI that a $ref in it is relative to
+	allows jsonTypes // as stated says
+	base   string    // URI that a $ref in it is relative to
 }
 
 func (t *jsonTree) get(name string) *jsonTree {
 	if t != nil && t.kind == '{' {
-		if i := slices.Index(t.names, name); i >= 0 {
+		if i, ok := t.at[name]; ok {
 			return t.values[i]
 		}
 	}
@@ -94,9 +98,20 @@ type jsonGrapher struct {
 	version   int                  // of the type mapping
 	documents map[string]*jsonTree // by URI, or name of the reference
 	anchors   map[string]*jsonTree // by URI with fragment
-	known     map[string]*node     // by ids of the schemas that hold together
+	found     map[reference]*jsonTree
+	possible  map[alternative]jsonTypes // as types told of them
+	known     map[string]*node          // by ids of the schemas that hold together
 	trees     uint32
 	steps     int
+}
+
+// A reference is a $ref, in a schema with that base.
+type reference struct{ base, ref string }
+
+// An alternative is one schema of a oneOf or anyOf that lies in others, as deep.
+type alternative struct {
+	schema *jsonTree
+	depth  int
 }
 
 func (g *jsonGrapher) parse(text string) (*jsonTree, error) {
@@ -136,7 +151,9 @@ func (g *jsonGrapher) tree(d *json.Decoder) (*jsonTree, error) {
 		t.kind, t.text = '"', v
 	case json.Delim:
 		t.kind = byte(v)
-		at := map[string]int{}
+		if v == '{' {
+			t.at = map[string]int{}
+		}
 		for d.More() {
 			i := len(t.values)
 			if v == '{' {
@@ -145,9 +162,9 @@ func (g *jsonGrapher) tree(d *json.Decoder) (*jsonTree, error) {
 					return nil, damaged(d, err)
 				}
 				var again bool
-				if i, again = at[name.(string)]; !again { // else the last one counts
+				if i, again = t.at[name.(string)]; !again { // else the last one counts
 					i = len(t.values)
-					at[name.(string)] = i
+					t.at[name.(string)] = i
 					t.names = append(t.names, name.(string))
 				}
 			}
@@ -165,6 +182,7 @@ func (g *jsonGrapher) tree(d *json.Decoder) (*jsonTree, error) {
 			return nil, damaged(d, err)
 		}
 	}
+	t.allows = t.stated()
 	return t, nil
 }
 
@@ -229,6 +247,18 @@ func resolveURI(base, ref string) (uri, fragment string) {
 
 // find returns the schema that t refers to.
 func (g *jsonGrapher) find(t *jsonTree, ref string) (*jsonTree, error) {
+	key := reference{t.base, ref}
+	if found := g.found[key]; found != nil {
+		return found, nil
+	}
+	found, err := g.resolve(t, ref)
+	if err == nil {
+		g.found[key] = found
+	}
+	return found, err
+}
+
+func (g *jsonGrapher) resolve(t *jsonTree, ref string) (*jsonTree, error) {
 	uri, fragment := resolveURI(t.base, ref)
 	root := g.documents[uri]
 	if root == nil {
@@ -268,6 +298,14 @@ func (g *jsonGrapher) find(t *jsonTree, ref string) (*jsonTree, error) {
 	return found, nil
 }
 
+// step counts one more subschema that is looked at.
+func (g *jsonGrapher) step() error {
+	if g.steps++; g.steps > maxSchemaSteps {
+		return fmt.Errorf("schema refers to the same subschemas too often: it takes more than %d steps to read; use fewer references, or fewer alternatives", maxSchemaSteps)
+	}
+	return nil
+}
+
 // conjunction returns the schemas that hold wherever those of at do: what they refer to, and
 // what their allOf lists. Each is there once, so that a schema within itself ends.
 func (g *jsonGrapher) conjunction(at []*jsonTree) ([]*jsonTree, error) {
@@ -278,8 +316,8 @@ func (g *jsonGrapher) conjunction(at []*jsonTree) ([]*jsonTree, error) {
 		if seen[t] {
 			return nil
 		}
-		if g.steps++; g.steps > maxSchemaSteps {
-			return fmt.Errorf("schema refers to itself too often: it takes more than %d steps to read", maxSchemaSteps)
+		if err := g.step(); err != nil {
+			return err
 		}
 		seen[t] = true
 		if !t.onlyRefers() {
@@ -417,7 +455,7 @@ const maxAlternatives = 32
 func (g *jsonGrapher) types(all []*jsonTree, depth int) (jsonTypes, error) {
 	types := jsonTypes(anyType)
 	for _, t := range all {
-		types &= t.stated()
+		types &= t.allows
 		if depth == maxAlternatives {
 			continue
 		}
@@ -436,13 +474,25 @@ func (g *jsonGrapher) types(all []*jsonTree, depth int) (jsonTypes, error) {
 	return types, nil
 }
 
-// alternative is types for one schema of a list.
+// alternative is types for one schema of a list. Schemas that refer to each other lead to the same ones
+// again and again, twice as often with every step down: each is worked out once.
 func (g *jsonGrapher) alternative(t *jsonTree, depth int) (jsonTypes, error) {
+	if err := g.step(); err != nil {
+		return 0, err
+	}
+	key := alternative{t, depth}
+	if types, known := g.possible[key]; known {
+		return types, nil
+	}
 	all, err := g.conjunction([]*jsonTree{t})
 	if err != nil {
 		return 0, err
 	}
-	return g.types(all, depth)
+	types, err := g.types(all, depth)
+	if err == nil {
+		g.possible[key] = types
+	}
+	return types, err
 }
 
 // node returns the node of values for which all schemas of at hold.
@@ -540,11 +590,11 @@ func (g *jsonGrapher) choose(all []*jsonTree, types jsonTypes) (chosen []*jsonTr
 			var fit [][]*jsonTree
 			structure := false
 			for _, s := range list {
-				one, err := g.conjunction([]*jsonTree{s})
+				possible, err := g.alternative(s, 1)
 				if err != nil {
 					return nil, nil, err
 				}
-				possible, err := g.types(one, 1)
+				one, err := g.conjunction([]*jsonTree{s})
 				if err != nil {
 					return nil, nil, err
 				}
@@ -610,15 +660,12 @@ func (t *jsonTree) hasStructure() bool {
 	if t.kind != '{' {
 		return false
 	}
-	return slices.ContainsFunc(t.names, func(name string) bool {
-		switch name {
-		case "properties", "patternProperties", "items", "prefixItems", "oneOf", "anyOf", "format", "contentEncoding", "connect.type", "title":
+	for _, name := range []string{"properties", "patternProperties", "items", "prefixItems", "oneOf", "anyOf", "format", "contentEncoding", "connect.type", "title"} {
+		if t.get(name) != nil {
 			return true
-		case "additionalProperties":
-			return t.get(name).isObject()
 		}
-		return false
-	})
+	}
+	return t.get("additionalProperties").isObject()
 }
 
 func (g *jsonGrapher) object(all []*jsonTree, path string) (node, error) {
@@ -638,7 +685,9 @@ func (g *jsonGrapher) object(all []*jsonTree, path string) (node, error) {
 				properties[name] = append(properties[name], p.values[i])
 			}
 		}
-		for _, name := range t.list("required") {
+		names := t.list("required")
+		g.steps += len(names) / 100 // they cost little, but there may be many
+		for _, name := range names {
 			required[name.text] = true
 		}
 		if p := t.get("patternProperties"); p.isObject() {

@@ -153,11 +153,11 @@ func TestJSONSchemasInsideThemselves(t *testing.T) {
 // exhaust the process are, too.
 func TestJSONSchemasThatAreRefused(t *testing.T) {
 	nested := strings.Repeat(`{"type":"array","items":`, 70) + `{"type":"string"}` + strings.Repeat("}", 70)
-	fan := `{"$defs":{`
-	for i := range 60 {
-		fan += fmt.Sprintf(`"d%d":{"anyOf":[{"$ref":"#/$defs/d%d"},{"$ref":"#/$defs/d%d"}]},`, i, i+1, i+1)
+	costly := `{"$defs":{"a":{"allOf":[{"minLength":1}` + strings.Repeat(`,{"minLength":1}`, 1000) + `]}},"anyOf":[{"title":"0","$ref":"#/$defs/a"}`
+	for i := range 500 {
+		costly += fmt.Sprintf(`,{"title":"%d","$ref":"#/$defs/a"}`, i)
 	}
-	fan += `"d60":{"type":"string"}},"$ref":"#/$defs/d0"}`
+	costly += "]}"
 	wide := `{"$defs":{`
 	for i := range 20 {
 		wide += fmt.Sprintf(`"d%d":{"type":"object","properties":{"a":{"$ref":"#/$defs/d%d"},"b":{"$ref":"#/$defs/d%d"}}},`, i, i+1, i+1)
@@ -178,10 +178,34 @@ func TestJSONSchemasThatAreRefused(t *testing.T) {
 		strings.Repeat(`{"items":`, 600) + "{}" + strings.Repeat("}", 600):             "nested deeper than 512 brackets",
 		nested: "columns nested deeper than 64",
 		wide:   "more than 10000 columns",
-		fan:    "refers to itself too often",
+		costly: "refers to the same subschemas too often: it takes more than 262144 steps to read",
 	} {
 		if _, err := ParseJSONSchema(NewRules(), schema); err == nil || !strings.Contains(err.Error(), message) {
 			t.Errorf("%.100s: error %v, want %q", schema, err, message)
+		}
+	}
+}
+
+// Schemas whose alternatives lead to each other, or to themselves, are read, although there are twice as many ways
+// through them with every step.
+func TestJSONSchemasWithManyWaysThroughThemAreRead(t *testing.T) {
+	fan := func(depth int) string {
+		out := `{"properties":{"a":{"$ref":"#/$defs/d0"}},"$defs":{`
+		for i := range depth {
+			out += fmt.Sprintf(`"d%d":{"anyOf":[{"$ref":"#/$defs/d%d"},{"$ref":"#/$defs/d%d"}]},`, i, i+1, i+1)
+		}
+		return out + fmt.Sprintf(`"d%d":{"type":"integer"}}}`, depth)
+	}
+	for schema, typ := range map[string]string{
+		fan(30): "long",
+		fan(60): "string", // JSON: the type is deeper than is looked
+		`{"properties":{"a":{"type":["null","object"],"oneOf":[{"$ref":"#/properties/a"},{"$ref":"#/properties/a"}]}}}`:  "string",
+		`{"properties":{"a":{"type":["null","integer"],"anyOf":[{"$ref":"#/properties/a"},{"$ref":"#/properties/a"}]}}}`: "long",
+	} {
+		r := newJSONRig(t, schema)
+		f, ok := r.table.FindFieldByName("a")
+		if !ok || f.Type.String() != typ {
+			t.Errorf("%.100s: column %v, want a %s", schema, f, typ)
 		}
 	}
 }
