@@ -241,6 +241,48 @@ func TestOthersAreRowsOfTheOwnTable(t *testing.T) {
 	l.wantTable("", 6, 0)
 }
 
+// The topic's own table, when it is dropped and made again, begins where the setting says by then, as a type that was
+// added with latest made it say, and has none of the records of a type that has a table now. The table of the type
+// has those of before when it, too, is made again from the start.
+func TestOwnTableMadeAgainHasNoRecordsOfTypesWithTables(t *testing.T) {
+	l := newFanOutMachine(t).start()
+	defer l.stop()
+	l.createFanOut(1, "table.topic.fan.out", "n.A:a", "table.topic.fan.out.others", "table")
+	produce := func(schemas ...byte) {
+		t.Helper()
+		for i, s := range schemas {
+			if err := l.append(0, typedEvent(t, s, int64(i))); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	drop := func(name string) {
+		t.Helper()
+		if err := l.m.catalog.Drop(t.Context(), table.Identifier{"default", name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	produce(typeC, typeC, typeB)
+	l.wantTable("", 3, 0)
+	l.alter("table.topic.fan.out", "n.A:a,n.C:c", "table.topic.start", "latest")
+	produce(typeC, typeB)
+	l.wantTable("n.C", 1, 0)
+	l.wantTable("", 4, 0)
+	drop("events")
+	produce(typeB)
+	l.wantTable("", 2, 0) // what came before the type did is left out
+	l.wantTable("n.C", 1, 0)
+	l.alter("table.topic.start", "earliest")
+	drop("events")
+	produce(typeB)
+	l.wantTable("", 4, 0)    // the two of the type from before are in no table
+	l.wantTable("n.C", 1, 0) // which is there, and goes on
+	drop("c")
+	produce(typeC)
+	l.wantTable("n.C", 4, 0)
+	l.wantTable("", 4, 0)
+}
+
 // The table knows which types had tables beside it, as far as a property has room.
 func TestTableKnowsTheTypesOfOtherTables(t *testing.T) {
 	m := newFanOutMachine(t)
