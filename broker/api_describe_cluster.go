@@ -26,7 +26,7 @@ func handleDescribeCluster(_ context.Context, b *Broker, r *request, req *kmsg.D
 	resp.ClusterID, resp.ControllerID = b.meta.ClusterID(), int32(b.node.ID)
 	for _, p := range b.peers(r.conn.listener) {
 		broker := kmsg.NewDescribeClusterResponseBroker()
-		broker.NodeID, broker.Host, broker.Port = p.id, p.host, p.port
+		broker.NodeID, broker.Host, broker.Port, broker.Rack = p.id, p.host, p.port, p.rack
 		resp.Brokers = append(resp.Brokers, broker)
 	}
 	if req.IncludeClusterAuthorizedOperations {

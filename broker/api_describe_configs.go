@@ -131,6 +131,7 @@ func (b *Broker) describeBroker(names []string) []kmsg.DescribeConfigsResponseRe
 		typ         kmsg.ConfigType
 	}{
 		{"auto.create.topics.enable", strconv.FormatBool(!b.cfg.NoAutoCreate), kmsg.ConfigTypeBoolean},
+		{"broker.rack", b.cfg.Rack, kmsg.ConfigTypeString},
 		{"connections.max.idle.ms", strconv.FormatInt(b.cfg.IdleTimeout.Milliseconds(), 10), kmsg.ConfigTypeLong},
 		{"default.replication.factor", "1", kmsg.ConfigTypeInt},
 		{"fetch.max.bytes", strconv.Itoa(b.cfg.MaxFetchBytes), kmsg.ConfigTypeInt},
@@ -144,6 +145,9 @@ func (b *Broker) describeBroker(names []string) []kmsg.DescribeConfigsResponseRe
 		}
 		c := kmsg.NewDescribeConfigsResponseResourceConfig()
 		c.Name, c.Value, c.ConfigType = kv.name, &kv.value, kv.typ
+		if kv.name == "broker.rack" {
+			c.Value = rackOf(b.cfg.Rack)
+		}
 		c.ReadOnly, c.Source = true, kmsg.ConfigSourceStaticBrokerConfig
 		out = append(out, c)
 	}

@@ -433,7 +433,11 @@ func (e *fetchEncoder) endpoints(v int16, leaders []peer) {
 		list.int32(p.id)
 		list.string(p.host)
 		list.int32(p.port)
-		list.arrayLen(-1) // no rack
+		if p.rack != nil {
+			list.string(*p.rack)
+		} else {
+			list.arrayLen(-1)
+		}
 		list.tags()
 	}
 	e.buf = append(e.buf, 1, 0)

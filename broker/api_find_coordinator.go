@@ -41,22 +41,22 @@ func (b *Broker) coordinator(ctx context.Context, r *request, kind int8, key str
 	switch kind {
 	case coordinatorGroup:
 		if !r.may(opDescribe, onGroup, key) {
-			return peer{-1, "", -1}, kerr.GroupAuthorizationFailed
+			return nobody, kerr.GroupAuthorizationFailed
 		}
 		_, leader, err = b.groups.Find(ctx, key)
 	case coordinatorTransaction:
 		if key == "" {
-			return peer{-1, "", -1}, refuse(kerr.InvalidRequest, "the transactional id is empty")
+			return nobody, refuse(kerr.InvalidRequest, "the transactional id is empty")
 		}
 		if !r.may(opDescribe, onTxn, key) {
-			return peer{-1, "", -1}, kerr.TransactionalIDAuthorizationFailed
+			return nobody, kerr.TransactionalIDAuthorizationFailed
 		}
 		leader, err = b.txns.Leader(ctx, key)
 	default:
-		return peer{-1, "", -1}, refuse(kerr.InvalidRequest, "coordinators of type %d are not supported", kind)
+		return nobody, refuse(kerr.InvalidRequest, "coordinators of type %d are not supported", kind)
 	}
 	if err != nil {
-		return peer{-1, "", -1}, refuse(kerr.CoordinatorNotAvailable, "%v", err)
+		return nobody, refuse(kerr.CoordinatorNotAvailable, "%v", err)
 	}
 	return b.peer(r.conn.listener, leader)
 }

@@ -18,7 +18,7 @@ func handleMetadata(ctx context.Context, b *Broker, r *request, req *kmsg.Metada
 	resp.ControllerID = int32(b.node.ID)
 	for _, p := range b.peers(r.conn.listener) {
 		broker := kmsg.NewMetadataResponseBroker()
-		broker.NodeID, broker.Host, broker.Port = p.id, p.host, p.port
+		broker.NodeID, broker.Host, broker.Port, broker.Rack = p.id, p.host, p.port, p.rack
 		resp.Brokers = append(resp.Brokers, broker)
 	}
 	if req.IncludeClusterAuthorizedOperations {

@@ -268,7 +268,7 @@ func (p *produce) redirect(result *kmsg.ProduceResponseTopicPartition, at peer, 
 		return
 	}
 	broker := kmsg.NewProduceResponseBroker()
-	broker.NodeID, broker.Host, broker.Port = at.id, at.host, at.port
+	broker.NodeID, broker.Host, broker.Port, broker.Rack = at.id, at.host, at.port, at.rack
 	p.resp.Brokers = append(p.resp.Brokers, broker)
 }
 

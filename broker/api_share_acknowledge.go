@@ -59,7 +59,7 @@ func handleShareAcknowledge(ctx context.Context, b *Broker, r *request, req *kms
 	}
 	for _, p := range leaders.peers {
 		n := kmsg.NewShareAcknowledgeResponseNodeEndpoint()
-		n.NodeID, n.Host, n.Port = p.id, p.host, p.port
+		n.NodeID, n.Host, n.Port, n.Rack = p.id, p.host, p.port, p.rack
 		resp.NodeEndpoints = append(resp.NodeEndpoints, n)
 	}
 	return resp

@@ -425,7 +425,7 @@ func (f *shareFetch) fill(resp *kmsg.ShareFetchResponse) {
 	}
 	for _, p := range leaders.peers {
 		n := kmsg.NewShareFetchResponseNodeEndpoint()
-		n.NodeID, n.Host, n.Port = p.id, p.host, p.port
+		n.NodeID, n.Host, n.Port, n.Rack = p.id, p.host, p.port, p.rack
 		resp.NodeEndpoints = append(resp.NodeEndpoints, n)
 	}
 }

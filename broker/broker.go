@@ -108,6 +108,10 @@ type Config struct {
 	// that exist. __consumer_offsets and __transaction_state if nil.
 	ReservedTopics []string
 
+	// Rack is where this node stands (broker.rack), as its availability zone; other nodes announce theirs.
+	// Unknown if empty.
+	Rack string
+
 	// Mover moves partitions that clients reassign. If nil, there is no other node.
 	Mover Mover
 

@@ -20,12 +20,16 @@ type peer struct {
 	id   int32
 	host string
 	port int32
+	rack *string // nil if unknown
 }
+
+// nobody is what clients are told where no node can be named.
+var nobody = peer{id: -1, port: -1}
 
 // peers returns the nodes that live, by id, this one among them, as clients of a listener
 // reach them: by the listener of the same name.
 func (b *Broker) peers(l *Listener) []peer {
-	all := []peer{{int32(b.node.ID), l.host, l.port}}
+	all := []peer{{int32(b.node.ID), l.host, l.port, rackOf(b.cfg.Rack)}}
 	for _, m := range b.set.Members() {
 		if m.ID == b.node.ID || !m.Alive {
 			continue
@@ -35,11 +39,18 @@ func (b *Broker) peers(l *Listener) []peer {
 			continue // it announced what it could not have listened on
 		}
 		if n, err := strconv.ParseUint(port, 10, 16); err == nil {
-			all = append(all, peer{int32(m.ID), host, int32(n)})
+			all = append(all, peer{int32(m.ID), host, int32(n), rackOf(m.Rack)})
 		}
 	}
 	slices.SortFunc(all, func(a, b peer) int { return cmp.Compare(a.id, b.id) })
 	return all
+}
+
+func rackOf(name string) *string {
+	if name == "" {
+		return nil
+	}
+	return &name
 }
 
 // peer returns a node that lives.
@@ -49,7 +60,7 @@ func (b *Broker) peer(l *Listener, id streamstore.NodeID) (peer, error) {
 			return p, nil
 		}
 	}
-	return peer{-1, "", -1}, refuse(kerr.CoordinatorNotAvailable, "node %d, which would have to answer, is not alive: recover it, and move what it leads to another node", id)
+	return nobody, refuse(kerr.CoordinatorNotAvailable, "node %d, which would have to answer, is not alive: recover it, and move what it leads to another node", id)
 }
 
 // moveWait bounds how long a request for a partition that moves waits to learn where to.

@@ -21,8 +21,8 @@ func twoServers(t *testing.T) []*server {
 	t.Helper()
 	shared := []string{"--metadata", lab.Postgres(t), "--object-store", "file://" + t.TempDir()}
 	return []*server{
-		startServer(t, append([]string{"--node-id", "1"}, shared...)...),
-		startServer(t, append([]string{"--node-id", "2"}, shared...)...),
+		startServer(t, append([]string{"--node-id", "1", "--rack", "zone-1"}, shared...)...),
+		startServer(t, append([]string{"--node-id", "2", "--rack", "zone-2"}, shared...)...),
 	}
 }
 
@@ -31,6 +31,24 @@ func twoServers(t *testing.T) []*server {
 func TestTwoServersOneDatabase(t *testing.T) {
 	t.Parallel()
 	servers := twoServers(t)
+	for i, s := range servers {
+		eventually(t, 2*time.Minute, fmt.Sprintf("server %d knows where both stand", i+1), func() error {
+			brokers, err := s.admin().ListBrokers(context.Background())
+			if err != nil {
+				return err
+			}
+			racks := map[int32]string{}
+			for _, b := range brokers {
+				if b.Rack != nil {
+					racks[b.NodeID] = *b.Rack
+				}
+			}
+			if len(brokers) != 2 || racks[1] != "zone-1" || racks[2] != "zone-2" {
+				return fmt.Errorf("%d brokers, in racks %v", len(brokers), racks)
+			}
+			return nil
+		})
+	}
 	schema := avro.MustParse(eventSchema)
 	const each = 100
 	produce := func(s *server, topic string) {

@@ -190,23 +190,24 @@ func (s *Store) Members(ctx context.Context) ([]Member, error) {
 	var all []Member
 	err := eachRow(ctx, s.readers, func(rows *sql.Rows) error {
 		var m Member
-		err := rows.Scan(&m.ID, &m.Epoch, &m.Kafka, &m.HTTP, &m.Listeners)
+		err := rows.Scan(&m.ID, &m.Epoch, &m.Kafka, &m.HTTP, &m.Listeners, &m.Rack)
 		all = append(all, m)
 		return err
-	}, `SELECT id, epoch, kafka, http, listeners FROM node WHERE kafka <> '' AND http <> '' AND leader IS NULL ORDER BY id`)
+	}, `SELECT id, epoch, kafka, http, listeners, rack FROM node WHERE kafka <> '' AND http <> '' AND leader IS NULL ORDER BY id`)
 	if err != nil {
 		return nil, fmt.Errorf("read members of the cluster: %w", err)
 	}
 	return all, nil
 }
 
-// NodeAddress is where a node is reached, as HOST:PORT.
+// NodeAddress is where a node is, and is reached, as HOST:PORT.
 type NodeAddress struct {
 	Kafka string // for other nodes
 	HTTP  string // also https://HOST:PORT
 	// Listeners is where clients reach each of its Kafka listeners: NAME=HOST:PORT, separated
 	// by commas. Kafka is for those that it does not name.
 	Listeners string
+	Rack      string // such as its availability zone; "" if unknown
 }
 
 // Listener returns where clients reach the listener of a name.
@@ -222,7 +223,7 @@ func (a NodeAddress) Listener(name string) string {
 // AnnounceNode makes known where the process that lives as node is reached.
 func (s *Store) AnnounceNode(ctx context.Context, node streamstore.Node, at NodeAddress) error {
 	return s.updateAs(ctx, node, fmt.Sprintf("announce node %d", node.ID), func(t *tx) error {
-		if _, err := t.exec(`UPDATE node SET kafka = $1, http = $2, listeners = $3 WHERE id = $4`, at.Kafka, at.HTTP, at.Listeners, node.ID); err != nil {
+		if _, err := t.exec(`UPDATE node SET kafka = $1, http = $2, listeners = $3, rack = $4 WHERE id = $5`, at.Kafka, at.HTTP, at.Listeners, at.Rack, node.ID); err != nil {
 			return err
 		}
 		return t.change(ChangeNode, node.ID)
@@ -235,12 +236,12 @@ func (s *Store) NodeAddresses(ctx context.Context) (map[streamstore.NodeID]NodeA
 	err := eachRow(ctx, s.readers, func(rows *sql.Rows) error {
 		var id streamstore.NodeID
 		var at NodeAddress
-		if err := rows.Scan(&id, &at.Kafka, &at.HTTP); err != nil {
+		if err := rows.Scan(&id, &at.Kafka, &at.HTTP, &at.Rack); err != nil {
 			return err
 		}
 		all[id] = at
 		return nil
-	}, `SELECT id, kafka, http FROM node WHERE kafka <> '' OR http <> ''`)
+	}, `SELECT id, kafka, http, rack FROM node WHERE kafka <> '' OR http <> ''`)
 	if err != nil {
 		return nil, fmt.Errorf("read addresses of nodes: %w", err)
 	}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/tabletopic/tabletopic/broker/group"
 	"github.com/tabletopic/tabletopic/partition"
@@ -19,6 +21,7 @@ import (
 // of its configuration file and an environment variable; see [Config.Fields] for the names.
 type Config struct {
 	NodeID      int
+	Rack        string
 	Data        string
 	ObjectStore string
 	Metadata    string
@@ -174,6 +177,7 @@ func (c *Config) Fields() []Field {
 	}
 	return []Field{
 		{"node-id", &c.NodeID, "id of this node, also the Kafka broker id; a second process with the same id on the same store fences the first"},
+		{"rack", &c.Rack, "where this node stands, as its availability zone (Kafka's broker.rack), which clients compare with their client.rack; unknown if empty"},
 		{"data", &c.Data, "directory for everything that has no URL of its own"},
 		{"object-store", &c.ObjectStore, "where the log lives: file:///DIR or s3://BUCKET/PREFIX?region=…&endpoint=…&path-style=true; file://DATA/objects if empty"},
 		{"metadata", &c.Metadata, "metadata database: sqlite:PATH, or postgres://USER:PASSWORD@HOST:PORT/DATABASE, which several nodes may share; sqlite:DATA/metadata.db if empty"},
@@ -323,6 +327,7 @@ func (c *Config) complete() error {
 	}
 	return errors.Join(
 		c.bounds(),
+		check(len(c.Rack) <= 249 && utf8.ValidString(c.Rack) && !strings.ContainsFunc(c.Rack, unicode.IsControl), "rack %q: want at most 249 bytes of plain text", c.Rack),
 		check(c.NodeID >= 0 && c.NodeID < 1<<31, "node-id %d: want 0 to 2147483647", c.NodeID),
 		check(c.WAL == "s3" || c.WAL == "file", "wal %q: want s3 or file", c.WAL),
 		check(c.WAL == "s3" || local, "wal file: a log in local files does not survive this machine, and the object store does: use wal s3 with %s", c.ObjectStore),

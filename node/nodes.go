@@ -33,6 +33,7 @@ type NodeStatus struct {
 	State       NodeState `json:"state"`
 	Kafka       string    `json:"kafka,omitempty"` // HOST:PORT
 	HTTP        string    `json:"http,omitempty"`  // HOST:PORT
+	Rack        string    `json:"rack,omitempty"`
 	OpenStreams int       `json:"open_streams"`
 	WALs        int       `json:"wals"` // of its lives, that may hold records which no object has
 	RecoveredBy *int32    `json:"recovered_by,omitempty"`
@@ -94,7 +95,7 @@ func (n *Node) nodes(ctx context.Context) ([]NodeStatus, error) {
 	all := make([]NodeStatus, len(states))
 	var asked sync.WaitGroup
 	for i, s := range states {
-		all[i] = NodeStatus{ID: int32(s.ID), Epoch: s.Epoch, Kafka: at[s.ID].Kafka, HTTP: at[s.ID].HTTP, OpenStreams: s.Open, WALs: len(s.WALs)}
+		all[i] = NodeStatus{ID: int32(s.ID), Epoch: s.Epoch, Kafka: at[s.ID].Kafka, HTTP: at[s.ID].HTTP, Rack: at[s.ID].Rack, OpenStreams: s.Open, WALs: len(s.WALs)}
 		if s.Leader.Epoch != 0 {
 			leader := int32(s.Leader.ID)
 			all[i].RecoveredBy = &leader
@@ -206,7 +207,7 @@ func (n *Node) mayRecover(ctx context.Context, id int32, force bool) (code int, 
 // announce makes known to the cluster where this server is reached.
 func (n *Node) announce(ctx context.Context) error {
 	kafka, listeners := n.advertised()
-	at := metadata.NodeAddress{Kafka: kafka, HTTP: n.HTTPAddr(), Listeners: listeners}
+	at := metadata.NodeAddress{Kafka: kafka, HTTP: n.HTTPAddr(), Listeners: listeners, Rack: n.cfg.Rack}
 	if host, port, err := net.SplitHostPort(at.HTTP); err == nil && net.ParseIP(host).IsUnspecified() {
 		if host, err = n.kafkaHost(); err != nil {
 			if host, err = os.Hostname(); err != nil {
