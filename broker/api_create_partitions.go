@@ -15,6 +15,13 @@ func handleCreatePartitions(ctx context.Context, b *Broker, r *request, req *kms
 	for _, t := range req.Topics {
 		times[t.Topic]++
 	}
+	more := 0
+	for _, t := range req.Topics {
+		if topic, ok := b.set.Topic(t.Topic); ok && b.checkPartitions(int(t.Count)) == nil {
+			more += max(0, int(t.Count)-len(topic.Partitions))
+		}
+	}
+	tooMany := b.checkTogether(more)
 	for _, t := range req.Topics {
 		n := times[t.Topic]
 		if n == 0 {
@@ -27,6 +34,8 @@ func handleCreatePartitions(ctx context.Context, b *Broker, r *request, req *kms
 		switch {
 		case !r.may(opAlter, onTopic, t.Topic):
 			err = kerr.TopicAuthorizationFailed
+		case n == 1 && tooMany != nil:
+			err = tooMany
 		case n == 1:
 			err = b.createPartitions(ctx, r, t, req.ValidateOnly)
 		}

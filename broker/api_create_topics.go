@@ -20,6 +20,7 @@ func handleCreateTopics(ctx context.Context, b *Broker, r *request, req *kmsg.Cr
 	for _, t := range req.Topics {
 		times[t.Topic]++
 	}
+	tooMany := b.checkTogether(b.partitionsOf(req))
 	for _, t := range req.Topics {
 		n := times[t.Topic]
 		if n == 0 {
@@ -30,6 +31,9 @@ func handleCreateTopics(ctx context.Context, b *Broker, r *request, req *kmsg.Cr
 		rt.Topic = t.Topic
 		var topic metadata.Topic
 		want, err := b.newTopic(t)
+		if tooMany != nil && err == nil {
+			err = tooMany
+		}
 		switch {
 		case !r.mayCreate(t.Topic):
 			err = kerr.TopicAuthorizationFailed
@@ -69,6 +73,32 @@ func handleCreateTopics(ctx context.Context, b *Broker, r *request, req *kmsg.Cr
 func (r *request) mayCreate(topic string) bool {
 	b, c := r.conn.b, r.conn.session.client
 	return b.access.Allows(c, opCreate, onCluster, cluster) || r.may(opCreate, onTopic, topic)
+}
+
+// partitionsOf is how many partitions the topics of a request have that could be made each by itself.
+func (b *Broker) partitionsOf(req *kmsg.CreateTopicsRequest) int {
+	all := 0
+	for _, t := range req.Topics {
+		n := int(t.NumPartitions)
+		switch {
+		case len(t.ReplicaAssignment) > 0:
+			n = len(t.ReplicaAssignment)
+		case n == -1:
+			n = b.cfg.DefaultPartitions
+		}
+		if b.checkPartitions(n) == nil {
+			all += n
+		}
+	}
+	return all
+}
+
+// checkTogether refuses a request that wants more partitions than one may make.
+func (b *Broker) checkTogether(partitions int) error {
+	if partitions > b.cfg.MaxPartitions && !invariant.Off("create-together-bounded") {
+		return refuse(kerr.PolicyViolation, "the request makes %d partitions, one may make %d: send several, one after the other", partitions, b.cfg.MaxPartitions)
+	}
+	return nil
 }
 
 // newTopic checks what the request says beside name and configuration. Replication is

@@ -9,7 +9,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/security"
 )
 
 func handleMetadata(ctx context.Context, b *Broker, r *request, req *kmsg.MetadataRequest) kmsg.Response {
@@ -32,9 +34,9 @@ func handleMetadata(ctx context.Context, b *Broker, r *request, req *kmsg.Metada
 			}
 		}
 	}
-	create := !b.cfg.NoAutoCreate && (r.version < 4 || req.AllowAutoTopicCreation)
+	look := topicLook{r: r, create: !b.cfg.NoAutoCreate && (r.version < 4 || req.AllowAutoTopicCreation), room: b.cfg.MaxAutoCreate}
 	for _, t := range req.Topics {
-		resp.Topics = append(resp.Topics, b.metadataOf(ctx, r, t, create))
+		resp.Topics = append(resp.Topics, b.metadataOf(ctx, &look, t))
 	}
 	if req.IncludeTopicAuthorizedOperations {
 		for i := range resp.Topics {
@@ -46,8 +48,18 @@ func handleMetadata(ctx context.Context, b *Broker, r *request, req *kmsg.Metada
 	return resp
 }
 
-// metadataOf looks one topic up by name, creating it if create says so, or by id.
-func (b *Broker) metadataOf(ctx context.Context, r *request, want kmsg.MetadataRequestTopic, create bool) kmsg.MetadataResponseTopic {
+// A topicLook looks up the topics that a request names. However many they are, metadata is asked once
+// whether others have made some, and only so many are created.
+type topicLook struct {
+	r      *request
+	create bool // what is missing
+	room   int  // how many
+	asked  bool // metadata
+}
+
+// metadataOf looks one topic up by name, creating it if it may, or by id.
+func (b *Broker) metadataOf(ctx context.Context, look *topicLook, want kmsg.MetadataRequestTopic) kmsg.MetadataResponseTopic {
+	r := look.r
 	fail := func(err error) kmsg.MetadataResponseTopic {
 		t := kmsg.NewMetadataResponseTopic()
 		t.Topic, t.TopicID, t.ErrorCode = want.Topic, want.TopicID, codeOf(err)
@@ -68,45 +80,65 @@ func (b *Broker) metadataOf(ctx context.Context, r *request, want kmsg.MetadataR
 		return fail(kerr.TopicAuthorizationFailed)
 	}
 	t, ok := b.set.Topic(*want.Topic)
-	if !ok && create && !r.mayCreate(*want.Topic) {
-		if t, ok = b.findTopic(ctx, *want.Topic); !ok {
+	if ok {
+		return b.metadataTopic(t)
+	}
+	create := look.create && r.mayCreate(*want.Topic)
+	if !create {
+		switch t, ok = look.again(ctx, b, *want.Topic); {
+		case ok:
+			return b.metadataTopic(t)
+		case look.create:
 			return fail(kerr.TopicAuthorizationFailed)
 		}
+		return fail(kerr.UnknownTopicOrPartition)
 	}
-	if !ok && !create {
-		if t, ok = b.findTopic(ctx, *want.Topic); !ok {
-			return fail(kerr.UnknownTopicOrPartition)
-		}
-	}
-	if !ok {
-		var err error
-		t, err = b.createTopic(ctx, metadata.NewTopic{Name: *want.Topic, Partitions: b.cfg.DefaultPartitions})
-		if errors.Is(err, kerr.TopicAlreadyExists) { // another client was faster
-			if t, ok = b.findTopic(ctx, *want.Topic); !ok {
-				return fail(kerr.LeaderNotAvailable)
-			}
-		} else if err != nil {
-			b.log.Warn("topic not created on first use", "topic", *want.Topic, "err", err)
-			return fail(err)
-		}
-		if err == nil {
-			r.mutated(len(t.Partitions))
-		}
+	t, err := look.make(ctx, b, *want.Topic)
+	if err != nil {
+		return fail(err)
 	}
 	return b.metadataTopic(t)
 }
 
-// findTopic looks for a topic that another node may have created just now.
-func (b *Broker) findTopic(ctx context.Context, name string) (metadata.Topic, bool) {
-	if !b.meta.Shared() {
-		return b.set.Topic(name)
-	}
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	if err := b.set.Sync(ctx); err != nil {
-		b.log.Debug("look for a topic", "topic", name, "err", err)
+// again looks for a topic that another node may have created just now.
+func (l *topicLook) again(ctx context.Context, b *Broker, name string) (metadata.Topic, bool) {
+	if b.meta.Shared() && !l.asked {
+		l.asked = true
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		if err := b.set.Sync(ctx); err != nil {
+			b.log.Debug("look for a topic", "topic", name, "err", err)
+		}
 	}
 	return b.set.Topic(name)
+}
+
+// make creates a topic. Beyond the bound, and for a client that owes to its quota, it says what Kafka says of
+// a topic that is about to be there: clients ask again.
+func (l *topicLook) make(ctx context.Context, b *Broker, name string) (metadata.Topic, error) {
+	if wait, ok := b.quotas.admits(security.ControllerMutationRate, l.r); !ok {
+		l.r.mute = max(l.r.mute, wait)
+		return metadata.Topic{}, kerr.LeaderNotAvailable
+	}
+	if l.room == 0 && !invariant.Off("auto-create-bounded") {
+		return metadata.Topic{}, kerr.LeaderNotAvailable
+	}
+	t, err := b.createTopic(ctx, metadata.NewTopic{Name: name, Partitions: b.cfg.DefaultPartitions})
+	switch {
+	case err == nil:
+		l.room--
+		l.r.mutated(len(t.Partitions))
+	case errors.Is(err, kerr.TopicAlreadyExists): // another client was faster
+		l.asked = false
+		var ok bool
+		if t, ok = l.again(ctx, b, name); !ok {
+			return t, kerr.LeaderNotAvailable
+		}
+		return t, nil
+	default:
+		b.warn.Warn("topic not created on first use", "topic", name, "err", err)
+	}
+	return t, err
 }
 
 func (b *Broker) metadataTopic(t metadata.Topic) kmsg.MetadataResponseTopic {

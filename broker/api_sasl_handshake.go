@@ -26,7 +26,7 @@ func handleSASLHandshake(ctx context.Context, b *Broker, r *request) (*answer, e
 	}
 	exchange, ok := b.access.Exchange(req.Mechanism)
 	if !ok || again && req.Mechanism != s.mechanism {
-		b.log.Warn("mechanism refused", "peer", r.conn.peer, "mechanism", req.Mechanism, "offered", strings.Join(resp.SupportedMechanisms, ","))
+		b.warn.Warn("mechanism refused", "peer", r.conn.peer, "mechanism", req.Mechanism, "offered", strings.Join(resp.SupportedMechanisms, ","))
 		resp.ErrorCode = kerr.UnsupportedSaslMechanism.Code
 		a := r.reply(resp)
 		a.last = true

@@ -6,10 +6,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/streamstore"
 )
 
 // Every version of every API that is advertised answers the plainest request in its form.
@@ -408,4 +412,46 @@ func TestRecordTooLarge(t *testing.T) {
 	if err := cl.ProduceSync(t.Context(), &kgo.Record{Value: make([]byte, 1000)}).FirstErr(); err != nil {
 		t.Errorf("after it: %v", err)
 	}
+}
+
+// Clients are told where each node stands that says it, in all answers that name nodes; of one that does not, nothing.
+func TestNodesSayWhereTheyStand(t *testing.T) {
+	set, meta, node := openSet(t)
+	other, _, err := meta.RegisterNode(t.Context(), 2, streamstore.WALObject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := meta.AnnounceNode(t.Context(), node, metadata.NodeAddress{Kafka: "a:9092", HTTP: "a:8081", Rack: "here"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, rack := range []string{"there", ""} {
+		if err := meta.AnnounceNode(t.Context(), other, metadata.NodeAddress{Kafka: "b:9092", HTTP: "b:8081", Rack: rack}); err != nil {
+			t.Fatal(err)
+		}
+		members, err := meta.Members(t.Context())
+		if err != nil || len(members) != 2 || members[0].Rack != "here" || members[1].Rack != rack {
+			t.Fatalf("members %+v, %v", members, err)
+		}
+	}
+	for _, rack := range []*string{strp("here"), nil} {
+		b := startOn(t, Config{Rack: deref(rack)}, set, meta, node)
+		w := b.dial(t)
+		for _, version := range []int16{1, 12} {
+			req := metadataRequest()
+			req.Version = version
+			if got := w.ask(req).(*kmsg.MetadataResponse).Brokers; len(got) != 1 || !cmp.Equal(got[0].Rack, rack) {
+				t.Errorf("Metadata v%d: %+v, want rack %q", version, got, deref(rack))
+			}
+		}
+		if got := w.ask(&kmsg.DescribeClusterRequest{Version: 1, EndpointType: 1}).(*kmsg.DescribeClusterResponse).Brokers; len(got) != 1 || !cmp.Equal(got[0].Rack, rack) {
+			t.Errorf("DescribeCluster: %+v, want rack %q", got, deref(rack))
+		}
+	}
+}
+
+func deref(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
 }

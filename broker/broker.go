@@ -21,7 +21,8 @@
 // before they are read and until they are handled, large ones such that small ones go on, decoding a request reserves what its
 // arrays may unfold to, and answers are reserved, those of fetches before the read, until
 // they are written. What breaks the protocol closes its
-// connection with one log line that names the peer and the reason. A panic in a handler
+// connection with a log line that names the peer and the reason; of such lines there are a few a second
+// at most (package limitlog). A panic in a handler
 // is answered with UNKNOWN_SERVER_ERROR and logged with its stack.
 package broker
 
@@ -44,6 +45,7 @@ import (
 	"github.com/tabletopic/tabletopic/broker/group"
 	"github.com/tabletopic/tabletopic/broker/share"
 	"github.com/tabletopic/tabletopic/broker/txn"
+	"github.com/tabletopic/tabletopic/internal/limitlog"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/partition"
 	"github.com/tabletopic/tabletopic/security"
@@ -100,9 +102,13 @@ type Config struct {
 
 	// NoAutoCreate switches off the creation of a topic by a client that asks for its metadata.
 	NoAutoCreate bool
+	// MaxAutoCreate is how many topics one such request creates; of the rest it says LEADER_NOT_AVAILABLE, and the
+	// client asks again. 100 if zero.
+	MaxAutoCreate int
 	// DefaultPartitions is the number of partitions where a client leaves it open. 1 if zero.
 	DefaultPartitions int
-	// MaxPartitions bounds the partitions of one topic. 10,000 if zero.
+	// MaxPartitions bounds the partitions of one topic, and those that one CreateTopics or CreatePartitions makes
+	// (POLICY_VIOLATION, as Kafka's controller says). 10,000 if zero.
 	MaxPartitions int
 	// ReservedTopics are names that clients cannot create, besides the internal topics
 	// that exist. __consumer_offsets and __transaction_state if nil.
@@ -137,6 +143,7 @@ func (c *Config) setDefaults() {
 	def(&c.MaxAnswerMemory, 256<<20)
 	def(&c.IdleTimeout, 10*time.Minute)
 	def(&c.StallTimeout, 30*time.Second)
+	def(&c.MaxAutoCreate, 100)
 	def(&c.DefaultPartitions, 1)
 	def(&c.MaxPartitions, 10_000)
 	if c.ReservedTopics == nil {
@@ -160,7 +167,7 @@ func (c *Config) validate() error {
 	}
 	for name, v := range map[string]int64{
 		"MaxConnections": int64(c.MaxConnections), "MaxConnectionsPerAddress": int64(c.MaxConnectionsPerAddress), "AuthTimeout": int64(c.AuthTimeout), "MaxRequestBytes": int64(c.MaxRequestBytes), "MaxInFlight": int64(c.MaxInFlight),
-		"MaxFetchBytes": int64(c.MaxFetchBytes), "MaxAnswerMemory": c.MaxAnswerMemory, "MaxSessionPartitions": int64(c.MaxSessionPartitions), "MaxPartitions": int64(c.MaxPartitions),
+		"MaxFetchBytes": int64(c.MaxFetchBytes), "MaxAnswerMemory": c.MaxAnswerMemory, "MaxSessionPartitions": int64(c.MaxSessionPartitions), "MaxPartitions": int64(c.MaxPartitions), "MaxAutoCreate": int64(c.MaxAutoCreate),
 		"MaxShareSessions": int64(c.MaxShareSessions), "ShareRecordLock": int64(c.ShareRecordLock), "ShareDeliveries": int64(c.ShareDeliveries), "ShareRecordLocks": int64(c.ShareRecordLocks),
 		"IdleTimeout": int64(c.IdleTimeout), "StallTimeout": int64(c.StallTimeout),
 	} {
@@ -187,6 +194,7 @@ type Broker struct {
 	access *security.Access
 	node   streamstore.Node
 	log    *slog.Logger
+	warn   *limitlog.Logger // of what clients do wrong, which may be much
 	m      *metrics
 	apis   *apiTable
 	quotas *quotas
@@ -247,6 +255,7 @@ func Open(cfg Config, listeners []Listener, access *security.Access, set *partit
 	b := &Broker{
 		cfg: cfg, set: set, groups: groups, txns: txns, meta: meta, access: access, node: node, log: log,
 
+		warn:        limitlog.New(log),
 		apis:        newAPITable(),
 		listeners:   slices.Clone(listeners),
 		reqMemory:   semaphore.NewWeighted(cfg.MaxRequestMemory),
@@ -332,7 +341,7 @@ func (b *Broker) serve(l *Listener, nc net.Conn) {
 		nc.Close()
 		if limit > 0 {
 			b.m.refused.Inc()
-			b.log.Warn("connection refused: too many", "peer", c.peer, "limit", limit)
+			b.warn.Warn("connection refused: too many", "peer", c.peer, "limit", limit)
 		}
 		return
 	}

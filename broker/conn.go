@@ -136,7 +136,7 @@ func (c *conn) stop() {
 // closing logs why the connection is closed by this side.
 func (c *conn) closing(err error) {
 	c.b.m.protocolErrors.Inc()
-	c.b.log.Warn("connection closed", "peer", c.peer, "reason", err)
+	c.b.warn.Warn("connection closed", "peer", c.peer, "reason", err)
 }
 
 // read passes frames to handle until the peer is gone, stalls, or sends what is no frame.

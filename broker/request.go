@@ -1,10 +1,13 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
+	"reflect"
 	"strings"
 	"time"
 
@@ -125,7 +128,46 @@ func (r *request) decode(ctx context.Context, m kmsg.Request) error {
 	if err := m.ReadFrom(r.body); err != nil {
 		return fmt.Errorf("a body of %d bytes is truncated or has impossible lengths: %w", len(r.body), err)
 	}
+	if len(r.body) > maxText && r.api.key != kmsg.Produce && !invariant.Off("text-bounded") { // names in a Produce are only looked up
+		if n, field := longText(reflect.ValueOf(m).Elem()); n > 0 {
+			return fmt.Errorf("a text of %d bytes in %s: the longest are of %d", n, field, maxText)
+		}
+	}
 	return nil
+}
+
+// maxText is the longest text of the protocol, in bytes. The compact encoding has room for longer ones, Kafka reads
+// none: what names become, such as keys of __consumer_offsets, has 16 bits for the length.
+const maxText = math.MaxInt16
+
+// longText finds a text in a message, or in a part of it, that is longer than maxText; 0 if there is none.
+func longText(v reflect.Value) (n int, field string) {
+	switch v.Kind() {
+	case reflect.String:
+		if v.Len() > maxText {
+			return v.Len(), ""
+		}
+	case reflect.Pointer:
+		if !v.IsNil() {
+			return longText(v.Elem())
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if n, field = longText(v.Field(i)); n > 0 {
+				return n, cmp.Or(field, v.Type().Field(i).Name)
+			}
+		}
+	case reflect.Slice:
+		switch v.Type().Elem().Kind() {
+		case reflect.String, reflect.Struct, reflect.Pointer:
+			for i := range v.Len() {
+				if n, field = longText(v.Index(i)); n > 0 {
+					return n, field
+				}
+			}
+		}
+	}
+	return 0, ""
 }
 
 // waits gives back the memory for the request. A handler that waits for long, as long as a client

@@ -103,6 +103,7 @@ type Config struct {
 	SweepGrace    time.Duration
 
 	AutoCreateTopics  bool
+	AutoCreateMax     int
 	DefaultPartitions int
 	TopicDefaults     string
 	MaxRequestBytes   int
@@ -163,7 +164,7 @@ func (c *Config) Fields() []Field {
 		CleanupInterval: time.Minute, CleanupBytes: 512 << 20, RetentionInterval: 30 * time.Second, CleanerInterval: 15 * time.Second, MetadataSnapshotInterval: 10 * time.Second, CleanerDedupe: 64 << 20, CleanInterval: time.Minute,
 		DeleteGrace: 10 * time.Minute, SweepInterval: 24 * time.Hour, SweepGrace: 6 * time.Hour,
 		TransactionMaxTimeout: 15 * time.Minute, TransactionalIDExpiration: 7 * 24 * time.Hour, ProducerIDExpiration: 24 * time.Hour,
-		AutoCreateTopics: true, DefaultPartitions: 1, MaxRequestBytes: 100 << 20, MaxDecompressed: 128 << 20, MaxRequestMemory: 256 << 20, MaxAnswerMemory: 256 << 20, MaxInFlight: 128, IdleTimeout: 10 * time.Minute, StallTimeout: 30 * time.Second,
+		AutoCreateTopics: true, AutoCreateMax: 100, DefaultPartitions: 1, MaxRequestBytes: 100 << 20, MaxDecompressed: 128 << 20, MaxRequestMemory: 256 << 20, MaxAnswerMemory: 256 << 20, MaxInFlight: 128, IdleTimeout: 10 * time.Minute, StallTimeout: 30 * time.Second,
 		MaxConnections: 10_000, MaxSessionPartitions: 200_000,
 		Groups: group.Config{
 			MaxBytes: 16 << 20, Retention: 7 * 24 * time.Hour,
@@ -250,6 +251,7 @@ func (c *Config) Fields() []Field {
 		{"orphan-sweep-interval", &c.SweepInterval, "how often one node looks for objects in the store that the metadata does not know, and deletes them; never if negative"},
 		{"orphan-sweep-grace", &c.SweepGrace, "how long such an object is left alone after it was written"},
 		{"auto-create-topics", &c.AutoCreateTopics, "create a topic when a client that allows it asks for one that is missing"},
+		{"auto-create-topics-max", &c.AutoCreateMax, "most topics that are created for one such request; clients ask again for the others"},
 		{"topic-defaults", &c.TopicDefaults, "settings of tables that topics have unless they set them, as 'table.topic.enable=true;table.topic.namespace=lake'; the same on all nodes; not for internal topics and those of dead letters"},
 		{"default-partitions", &c.DefaultPartitions, "partitions of a topic that is created without a number"},
 		{"max-request-bytes", &c.MaxRequestBytes, "largest Kafka request, in bytes"},
@@ -259,7 +261,7 @@ func (c *Config) Fields() []Field {
 		{"max-in-flight-requests", &c.MaxInFlight, "most requests of one Kafka connection whose answers are not written yet"},
 		{"connection-idle-timeout", &c.IdleTimeout, "after so long without a request a Kafka connection is closed"},
 		{"connection-stall-timeout", &c.StallTimeout, "after so long without progress in the middle of a request or an answer a Kafka connection is closed; progress is 256 KiB, or a sixteenth of the request if that is more"},
-		{"group-max-bytes", &c.Groups.MaxBytes, "most that the members of a group of the classic protocol say of themselves, and most of one assignment, in bytes"},
+		{"group-max-bytes", &c.Groups.MaxBytes, "most that the members of a group say of themselves, of all protocols, and most of one assignment of the classic one, in bytes"},
 		{"max-connections", &c.MaxConnections, "most Kafka connections at a time"},
 		{"max-session-partitions", &c.MaxSessionPartitions, "most partitions in the fetch sessions of all Kafka connections"},
 		{"offsets-retention", &c.Groups.Retention, "how long the committed offsets of a group that has no members are known, and those that consumers without a group protocol commit (Kafka's offsets.retention.minutes)"},
@@ -402,6 +404,7 @@ func (c *Config) bounds() error {
 		within("orphan-sweep-grace", c.SweepGrace, tick, long),
 		within("table-sweep-interval", c.TableSweep, tick, long),
 		within("table-sweep-grace", c.TableSweepGrace, 10*time.Second, long),
+		within("auto-create-topics-max", c.AutoCreateMax, 1, 100_000),
 		within("default-partitions", c.DefaultPartitions, 1, 10_000),
 		within("max-request-bytes", c.MaxRequestBytes, 4<<10, 1<<30),
 		within("max-decompressed-bytes", c.MaxDecompressed, 64<<10, record.DefaultLimit),

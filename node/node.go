@@ -163,7 +163,7 @@ func (n *Node) open(ctx context.Context) error {
 	n.broker, err = broker.Open(broker.Config{
 		MaxConnections: n.cfg.MaxConnections, MaxConnectionsPerAddress: n.cfg.MaxConnectionsPerAddress, AuthTimeout: n.cfg.AuthTimeout, MaxRequestBytes: n.cfg.MaxRequestBytes,
 		MaxRequestMemory: n.cfg.MaxRequestMemory, MaxAnswerMemory: n.cfg.MaxAnswerMemory, MaxInFlight: n.cfg.MaxInFlight, IdleTimeout: n.cfg.IdleTimeout, StallTimeout: n.cfg.StallTimeout,
-		NoAutoCreate: !n.cfg.AutoCreateTopics, DefaultPartitions: n.cfg.DefaultPartitions,
+		NoAutoCreate: !n.cfg.AutoCreateTopics, MaxAutoCreate: n.cfg.AutoCreateMax, DefaultPartitions: n.cfg.DefaultPartitions,
 		MaxSessionPartitions: n.cfg.MaxSessionPartitions, Mover: n, Rack: n.cfg.Rack,
 		MaxShareSessions: n.cfg.MaxShareSessions, ShareRecordLock: n.cfg.ShareRecordLock, ShareDeliveries: n.cfg.ShareDeliveries, ShareRecordLocks: n.cfg.ShareRecordLocks,
 		ReservedTopics: []string{group.Topic, txn.Topic, control.TopicName},

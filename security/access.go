@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/tabletopic/tabletopic/internal/limitlog"
 	"github.com/tabletopic/tabletopic/metadata"
 )
 
@@ -45,7 +46,7 @@ type Access struct {
 	meta  *metadata.Store
 	log   *slog.Logger
 	m     metrics
-	audit audit
+	audit *limitlog.Logger
 
 	secret  []byte                            // of the cluster
 	node    map[int8]metadata.ScramCredential // of its nodes, by mechanism
@@ -84,7 +85,7 @@ func Open(ctx context.Context, cfg Config, meta *metadata.Store, log *slog.Logge
 		}
 	}
 	a := &Access{
-		cfg: cfg, meta: meta, log: log, m: newMetrics(reg), audit: newAudit(log),
+		cfg: cfg, meta: meta, log: log, m: newMetrics(reg), audit: limitlog.New(log),
 		local: make([]byte, 32), hashing: semaphore.NewWeighted(int64(runtime.GOMAXPROCS(0))), done: make(chan struct{}),
 	}
 	_, _ = rand.Read(a.local) // it never fails
@@ -238,7 +239,7 @@ func (a *Access) AuthorizeAny(c Client, op kmsg.ACLOperation, typ kmsg.ACLResour
 
 func (a *Access) deny(c Client, op kmsg.ACLOperation, typ kmsg.ACLResourceType, name string) bool {
 	a.m.denied.WithLabelValues(TypeName(typ), op.String()).Inc()
-	a.audit.warn("denied", "principal", c.Principal, "host", c.Host, "operation", op.String(), "resource_type", TypeName(typ), "resource", name)
+	a.audit.Warn("denied", "principal", c.Principal, "host", c.Host, "operation", op.String(), "resource_type", TypeName(typ), "resource", name)
 	return false
 }
 

@@ -77,7 +77,7 @@ func (a *Access) Failed(mechanism, host string, err error) {
 		mechanism = "other"
 	}
 	a.m.failures.WithLabelValues(mechanism).Inc()
-	a.audit.warn("authentication failed", "mechanism", mechanism, "host", host, "reason", err)
+	a.audit.Warn("authentication failed", "mechanism", mechanism, "host", host, "reason", err)
 }
 
 // plainExchange is PLAIN (RFC 4616).

@@ -206,6 +206,9 @@ func (s *State) heartbeat(now time.Time, req *kmsg.ConsumerGroupHeartbeatRequest
 	if req.MemberEpoch < 0 {
 		return s.leaveConsumer(g, req, resp, now, step)
 	}
+	if err := s.admit(g, req, newID, &client); err != nil {
+		return err
+	}
 	m, err := s.findMember(g, req, newID, step)
 	if err != nil {
 		return err
@@ -307,6 +310,60 @@ func (s *State) consumerGroup(id string, create bool, topics *Topics, now time.T
 	g = s.group(id)
 	g.becomeConsumer()
 	return g, nil, nil
+}
+
+// admit refuses a member that says more of itself than there is room for.
+func (s *State) admit(g *group, req *kmsg.ConsumerGroupHeartbeatRequest, newID string, client *Client) *refusal {
+	c := g.consumer
+	id, instance := cmp.Or(req.MemberID, newID), deref(req.InstanceID)
+	who := cmp.Or(c.members[id], c.members[c.instances[instance]])
+	joins := consumerMember{subscription: subscription{instance: instance}}
+	next := cmp.Or(who, &joins).subscribed(req, client)
+	return s.roomInConsumer(g, who, id, &next)
+}
+
+// roomInConsumer refuses what a member, nil for a new one, says of itself if there is no room for it beside what the
+// others say. One that says no more than before goes on.
+func (s *State) roomInConsumer(g *group, who *consumerMember, id string, next *subscription) *refusal {
+	bytes := len(id) + next.said()
+	if who != nil && bytes <= len(who.id)+who.said() {
+		return nil
+	}
+	for _, other := range g.consumer.members {
+		if other != who {
+			bytes += len(other.id) + other.said()
+		}
+	}
+	if bytes > s.cfg.MaxBytes && !invariant.Off("group-subscriptions-bounded") {
+		return s.tooMuch(g, bytes)
+	}
+	return nil
+}
+
+func (s *State) tooMuch(g *group, bytes int) *refusal {
+	return refuse(kerr.GroupMaxSizeReached, "the members of group %q would say %d bytes of themselves, at most %d are kept (group-max-bytes)", g.id, bytes, s.cfg.MaxBytes)
+}
+
+// said is how many bytes a member says of itself, beside its id. Topics of a classic member are among what it says.
+func (s *subscription) said() int {
+	n := len(s.clientID) + len(s.instance) + len(s.rack) + len(s.regex)
+	if s.classic != nil {
+		for _, p := range s.classic.protocols {
+			n += len(p.Name) + len(p.Metadata)
+		}
+		return n
+	}
+	return n + saidTopics(s.topics)
+}
+
+// saidTopics counts names of topics, each with what it takes in memory besides.
+func saidTopics(names []string) int {
+	const each = 16
+	n := each * len(names)
+	for _, name := range names {
+		n += len(name)
+	}
+	return n
 }
 
 // findMember finds who asks, or takes it in.

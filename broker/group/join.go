@@ -106,8 +106,16 @@ func (s *State) Join(now time.Time, t shard.Ticket, req *kmsg.JoinGroupRequest, 
 	return step
 }
 
-// invite waits for a member to join with its id, which it learns by the error.
+// invite waits for a member to join with its id, which it learns by the error. Of those that never do there are
+// as many as there may be members, at most.
 func (s *State) invite(g *group, id string, until time.Time) *kerr.Error {
+	bytes := len(id)
+	for other := range g.invited {
+		bytes += len(other)
+	}
+	if (len(g.invited) >= s.cfg.MaxSize || bytes > s.cfg.MaxBytes) && !invariant.Off("group-invited-bounded") {
+		return kerr.GroupMaxSizeReached
+	}
 	g.invited[id] = until
 	s.wakeBy(until)
 	return kerr.MemberIDRequired
@@ -124,8 +132,9 @@ func (s *State) hasRoom(g *group, m *member, req *kmsg.JoinGroupRequest, client 
 	return bytes <= s.cfg.MaxBytes || invariant.Off("group-metadata-bounded")
 }
 
+// saidBytes counts the client id twice: the coordinator makes the member id of it.
 func saidBytes(client string, instance *string, protocols []kmsg.JoinGroupRequestProtocol) int {
-	n := len(client) + len(deref(instance))
+	n := 2*len(client) + len(deref(instance))
 	for _, p := range protocols {
 		n += len(p.Name) + len(p.Metadata)
 	}

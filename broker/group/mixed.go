@@ -1,6 +1,7 @@
 package group
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -183,21 +184,25 @@ func (s *State) joinConsumer(g *group, now time.Time, t shard.Ticket, req *kmsg.
 	case instance != "" && old.id != id:
 		return refuse(kerr.FencedInstanceID)
 	}
+	asked := member{instance: instance}
+	asked.update(req, client)
+	next := asked.subscription(&sub)
+	if err := s.roomInConsumer(g, cmp.Or(m, old), id, &next); err != nil {
+		return refuse(err.code)
+	}
 	resp.MemberID = id
 	delete(g.invited, id)
 	switch {
 	case m != nil:
 	case old != nil:
 		m = s.replaceInstance(g, old, id, &step)
-	case len(c.members) >= s.cfg.MaxSize, saidBytes(client.ID, req.InstanceID, req.Protocols) > s.cfg.MaxBytes:
+	case len(c.members) >= s.cfg.MaxSize:
 		return refuse(kerr.GroupMaxSizeReached)
 	default:
 		s.write(&step, consumerMemberRecord(g.id, id, &subscription{instance: instance, classic: &classicMember{}}))
 		m = c.members[id]
 	}
-	asked := member{instance: instance}
-	asked.update(req, client)
-	s.enter(g, m, asked.subscription(&sub), &sub, resp, now, topics, &step)
+	s.enter(g, m, next, &sub, resp, now, topics, &step)
 	step.Answers = append(step.Answers, shard.Answer{To: t, Value: resp})
 	return step
 }

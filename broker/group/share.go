@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/tabletopic/tabletopic/broker/share"
+	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/internal/shard"
 	"github.com/tabletopic/tabletopic/record"
 )
@@ -144,11 +145,14 @@ func (s *State) shareHeartbeat(now time.Time, req *kmsg.ShareGroupHeartbeatReque
 		resp.MemberID, resp.MemberEpoch = &m.id, epochLeave
 		return nil
 	}
+	if err := s.roomInShare(g, req, client); err != nil {
+		return err
+	}
 	m, err := s.findShareMember(g, req, step)
 	if err != nil {
 		return err
 	}
-	s.subscribeShare(g, m, req, client, topics, now, step)
+	s.subscribeShare(g, m, m.subscribed(req, client), topics, now, step)
 	if c.session != timeouts.Session { // it was set anew, or is not known since a replay
 		c.session = timeouts.Session
 		for _, m := range c.members {
@@ -211,10 +215,34 @@ func (s *State) findShareMember(g *group, req *kmsg.ShareGroupHeartbeatRequest, 
 	return nil, refuse(kerr.FencedMemberEpoch, "member %q is in epoch %d, not %d: join again", m.id, m.epoch, req.MemberEpoch)
 }
 
-// subscribeShare takes what the member says of itself, and raises the group's epoch if that or the
-// topics call for another assignment.
-func (s *State) subscribeShare(g *group, m *shareMember, req *kmsg.ShareGroupHeartbeatRequest, client Client, topics *Topics, now time.Time, step *shard.Step) {
-	c, next := g.share, m.shareSubscription
+// roomInShare refuses a member that says more of itself than there is room for beside what the others say. One that
+// says no more than before goes on.
+func (s *State) roomInShare(g *group, req *kmsg.ShareGroupHeartbeatRequest, client Client) *refusal {
+	who := g.share.members[req.MemberID]
+	next := cmp.Or(who, &shareMember{}).subscribed(req, client)
+	bytes := len(req.MemberID) + next.said()
+	if who != nil && bytes <= len(who.id)+who.said() {
+		return nil
+	}
+	for _, other := range g.share.members {
+		if other != who {
+			bytes += len(other.id) + other.said()
+		}
+	}
+	if bytes > s.cfg.MaxBytes && !invariant.Off("share-subscriptions-bounded") {
+		return s.tooMuch(g, bytes)
+	}
+	return nil
+}
+
+// said is how many bytes a member says of itself, beside its id.
+func (s *shareSubscription) said() int {
+	return len(s.clientID) + len(s.rack) + saidTopics(s.topics)
+}
+
+// subscribed is what a member says of itself with a heartbeat.
+func (m *shareMember) subscribed(req *kmsg.ShareGroupHeartbeatRequest, client Client) shareSubscription {
+	next := m.shareSubscription
 	if req.RackID != nil {
 		next.rack = *req.RackID
 	}
@@ -222,6 +250,13 @@ func (s *State) subscribeShare(g *group, m *shareMember, req *kmsg.ShareGroupHea
 		next.topics = slices.Compact(slices.Sorted(slices.Values(req.SubscribedTopicNames)))
 	}
 	next.clientID, next.clientHost = client.ID, client.Host
+	return next
+}
+
+// subscribeShare takes what the member says of itself, and raises the group's epoch if that or the
+// topics call for another assignment.
+func (s *State) subscribeShare(g *group, m *shareMember, next shareSubscription, topics *Topics, now time.Time, step *shard.Step) {
+	c := g.share
 	wants := !slices.Equal(next.topics, m.topics)
 	if wants || next.rack != m.rack || next.clientID != m.clientID || next.clientHost != m.clientHost {
 		s.write(step, shareMemberRecord(g.id, m.id, &next))
@@ -236,8 +271,8 @@ func (s *State) subscribeShare(g *group, m *shareMember, req *kmsg.ShareGroupHea
 	}
 }
 
-// subscribed returns the topics of a member that exist.
-func (m *shareMember) subscribed(topics *Topics) []string {
+// existing returns the topics of a member that exist.
+func (m *shareMember) existing(topics *Topics) []string {
 	return topics.existing(m.topics...)
 }
 
@@ -245,7 +280,7 @@ func (m *shareMember) subscribed(topics *Topics) []string {
 func (c *shareGroup) hashOf(topics *Topics) uint64 {
 	names := map[string]bool{}
 	for _, m := range c.members {
-		for _, name := range m.subscribed(topics) {
+		for _, name := range m.existing(topics) {
 			names[name] = true
 		}
 	}
@@ -264,7 +299,7 @@ func (c *shareGroup) assign(topics *Topics) map[string]partitionSet {
 	before := map[string]partitionSet{}
 	a := assignable{members: slices.Sorted(maps.Keys(c.members)), topics: map[string][]string{}, present: topics, target: before}
 	for _, m := range c.members {
-		a.topics[m.id], before[m.id] = m.subscribed(topics), m.assigned
+		a.topics[m.id], before[m.id] = m.existing(topics), m.assigned
 	}
 	target := a.solve(uniform)
 	holders := map[partitionID]int{}

@@ -353,3 +353,37 @@ func TestShareStateFormat(t *testing.T) {
 		}
 	}
 }
+
+// What members of a share group say of themselves is bounded in all: one too much is refused and leaves no trace, and
+// the others go on.
+func TestSubscriptionsOfAShareGroupAreBounded(t *testing.T) {
+	s := newShareScript(t)
+	s.state = NewState(Config{MaxBytes: 1000})
+	names := func(n int) (names []string) { // 20 bytes each, and 16 for being one
+		for i := range n {
+			names = append(names, fmt.Sprintf("%020d", i))
+		}
+		return names
+	}
+	members := func() int { return len(s.state.groups["g"].share.members) }
+	if got := s.heartbeat("a", 0, names(20)...); got.ErrorCode != 0 {
+		t.Fatalf("the first member: %v", kerr.ErrorForCode(got.ErrorCode))
+	}
+	if got := s.heartbeat("b", 0, names(20)...); got.ErrorCode != kerr.GroupMaxSizeReached.Code || members() != 1 {
+		t.Errorf("beyond the bound: %v, %d members", kerr.ErrorForCode(got.ErrorCode), members())
+	}
+	if got := s.heartbeat("b", 0, names(5)...); got.ErrorCode != 0 || members() != 2 {
+		t.Errorf("within the bound: %v, %d members", kerr.ErrorForCode(got.ErrorCode), members())
+	}
+	epoch := s.state.groups["g"].share.members["b"].epoch
+	if got := s.heartbeat("b", epoch, names(20)...); got.ErrorCode != kerr.GroupMaxSizeReached.Code {
+		t.Errorf("a member that wants more: %v", kerr.ErrorForCode(got.ErrorCode))
+	}
+	if got := s.heartbeat("b", epoch, names(5)...); got.ErrorCode != 0 {
+		t.Errorf("a member that says what it said before: %v", kerr.ErrorForCode(got.ErrorCode))
+	}
+	s.heartbeat("a", -1)
+	if got := s.heartbeat("b", s.state.groups["g"].share.members["b"].epoch, names(20)...); got.ErrorCode != 0 {
+		t.Errorf("a member in the place of another: %v", kerr.ErrorForCode(got.ErrorCode))
+	}
+}

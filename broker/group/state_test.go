@@ -387,3 +387,89 @@ func TestWhatMembersSayIsBounded(t *testing.T) {
 		t.Errorf("an assignment within the bound: %v", got)
 	}
 }
+
+// What members of the consumer protocol say of themselves is bounded in all, however small each is: one too much is
+// refused and leaves no trace, the others go on, and there is room again when one leaves. A member of the classic
+// protocol in such a group counts too.
+func TestSubscriptionsOfAGroupAreBounded(t *testing.T) {
+	s := NewState(Config{MaxBytes: 1000})
+	now, topics := time.Unix(1000, 0), NewTopics(1, nil)
+	names := func(n int) (names []string) { // 20 bytes each, and 16 for being one
+		for i := range n {
+			names = append(names, fmt.Sprintf("%020d", i))
+		}
+		return names
+	}
+	beat := func(id string, epoch int32, names []string) *kerr.Error {
+		t.Helper()
+		req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
+		req.Version, req.Group, req.MemberID, req.MemberEpoch, req.RebalanceTimeoutMillis, req.SubscribedTopicNames = 1, "g", id, epoch, 60_000, names
+		step := s.ConsumerHeartbeat(now, 1, req, defaultTimeouts, Client{}, "", topics)
+		return kerr.TypedErrorForCode(step.Answers[0].Value.(*kmsg.ConsumerGroupHeartbeatResponse).ErrorCode)
+	}
+	members := func() int { return len(s.groups["g"].consumer.members) }
+	if err := beat("a", 0, names(20)); err != nil {
+		t.Fatalf("the first member: %v", err)
+	}
+	if err := beat("b", 0, names(20)); err != kerr.GroupMaxSizeReached || members() != 1 {
+		t.Errorf("beyond the bound: %v, %d members", err, members())
+	}
+	if err := beat("b", 0, names(5)); err != nil || members() != 2 {
+		t.Errorf("within the bound: %v, %d members", err, members())
+	}
+	epoch := func(id string) int32 { return s.groups["g"].consumer.members[id].epoch }
+	if err := beat("b", epoch("b"), names(20)); err != kerr.GroupMaxSizeReached || len(s.groups["g"].consumer.members["b"].topics) != 5 {
+		t.Errorf("a member that wants more: %v, it has %d topics", err, len(s.groups["g"].consumer.members["b"].topics))
+	}
+	if err := beat("a", epoch("a"), names(20)); err != nil {
+		t.Errorf("a member that says what it said before: %v", err)
+	}
+	join := kmsg.NewPtrJoinGroupRequest()
+	join.Version, join.Group, join.ProtocolType, join.SessionTimeoutMillis, join.RebalanceTimeoutMillis = 3, "g", "consumer", 10_000, 10_000
+	sub := kmsg.NewConsumerMemberMetadata()
+	sub.Topics = names(8)
+	join.Protocols = []kmsg.JoinGroupRequestProtocol{{Name: "range", Metadata: sub.AppendTo(nil)}}
+	step := s.Join(now, 2, join, Client{}, "classic", topics)
+	if got := kerr.TypedErrorForCode(step.Answers[0].Value.(*kmsg.JoinGroupResponse).ErrorCode); got != kerr.GroupMaxSizeReached || members() != 2 {
+		t.Errorf("a classic member beyond the bound: %v, %d members", got, members())
+	}
+	if err := beat("a", -1, nil); err != nil {
+		t.Fatalf("a leaves: %v", err)
+	}
+	step = s.Join(now, 3, join, Client{}, "classic", topics)
+	if got := kerr.TypedErrorForCode(step.Answers[0].Value.(*kmsg.JoinGroupResponse).ErrorCode); got != nil {
+		t.Errorf("a classic member in the place of another: %v", got)
+	}
+	if err := beat("b", epoch("b"), names(20)); err != nil {
+		t.Errorf("a member in the place of another: %v", err)
+	}
+}
+
+// Clients that ask for a member id and never join with it are as many as may be members, with no more bytes. Their
+// places are free again when their time is up.
+func TestInvitationsAreBounded(t *testing.T) {
+	now, topics := time.Unix(1000, 0), NewTopics(1, nil)
+	for name, cfg := range map[string]Config{"by number": {MaxSize: 3}, "by bytes": {MaxBytes: 3 * 20}} {
+		s := NewState(cfg)
+		invite := func(i int) *kerr.Error {
+			t.Helper()
+			req := kmsg.NewPtrJoinGroupRequest()
+			req.Version, req.Group, req.ProtocolType, req.SessionTimeoutMillis, req.RebalanceTimeoutMillis = 9, "g", "consumer", 10_000, 10_000
+			req.Protocols = []kmsg.JoinGroupRequestProtocol{{Name: "range"}}
+			step := s.Join(now, 1, req, Client{}, fmt.Sprintf("%020d", i), topics)
+			return kerr.TypedErrorForCode(step.Answers[0].Value.(*kmsg.JoinGroupResponse).ErrorCode)
+		}
+		for i := range 3 {
+			if err := invite(i); err != kerr.MemberIDRequired {
+				t.Fatalf("%s: the %d. client: %v", name, i+1, err)
+			}
+		}
+		if err := invite(3); err != kerr.GroupMaxSizeReached {
+			t.Errorf("%s: beyond the bound: %v", name, err)
+		}
+		s.Tick(now.Add(11 * time.Second))
+		if err := invite(4); err != kerr.MemberIDRequired {
+			t.Errorf("%s: when the time of the others is up: %v", name, err)
+		}
+	}
+}

@@ -29,6 +29,7 @@ var level = map[string]int{
 	"record":                      0,
 	"internal/invariant":          0,
 	"internal/crc32c":             0,
+	"internal/limitlog":           0,
 	"internal/lab":                0,
 	"internal/clickstream":        0,
 	"internal/protofile":          0,
