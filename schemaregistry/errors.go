@@ -93,7 +93,7 @@ func referenceExists(message string) error {
 }
 
 func invalidSubject(subject string) error {
-	return &apiError{http.StatusUnprocessableEntity, 42208, fmt.Sprintf("The subject %q is not valid: it must not be empty, longer than 512 bytes, hold control characters, or begin with \":.\": there is only the default context", subject)}
+	return &apiError{http.StatusUnprocessableEntity, 42208, fmt.Sprintf("The subject %q is not valid: it must not be empty, longer than 512 bytes, hold control characters or what is not UTF-8, or begin with \":.\": there is only the default context", subject)}
 }
 
 func schemaTooLarge(size, limit int) error {

@@ -19,6 +19,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -590,7 +591,7 @@ func property(s metadata.Schema, name string) string {
 }
 
 func checkSubject(name string) error {
-	if name == "" || len(name) > 512 || strings.HasPrefix(name, ":.") { // so begin those of another context
+	if name == "" || len(name) > 512 || strings.HasPrefix(name, ":.") || !utf8.ValidString(name) { // so begin those of another context
 		return invalidSubject(name)
 	}
 	for _, c := range name {
