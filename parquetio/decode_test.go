@@ -109,6 +109,8 @@ func TestAppendRefusesDamagedRecords(t *testing.T) {
 // A builder with random failures in between holds exactly what one without them holds.
 func TestFailedRowsLeaveNoTrace(t *testing.T) {
 	clean, dirty := newRig(t, clickstream.Schema), newRig(t, clickstream.Schema)
+	broken := *dirty.decoder
+	broken.program = panicking{broken.program}
 	g, e := clickstream.NewGenerator(5, benchStart), clickstream.Event{}
 	r := rand.New(rand.NewPCG(5, 5))
 	for i := range 2000 {
@@ -118,6 +120,9 @@ func TestFailedRowsLeaveNoTrace(t *testing.T) {
 		for range r.IntN(3) {
 			if err := dirty.builder.Append(dirty.decoder, payload[:r.IntN(len(payload))], meta); err == nil {
 				t.Fatal("truncated record was accepted")
+			}
+			if err := dirty.builder.Append(&broken, payload[:r.IntN(len(payload)+1)], meta); err == nil || !strings.Contains(err.Error(), "the decoder fails: ") {
+				t.Fatalf("a decoder that panics: %v", err)
 			}
 		}
 		for _, rig := range []*rig{clean, dirty} {
@@ -142,6 +147,14 @@ func TestFailedRowsLeaveNoTrace(t *testing.T) {
 			}
 		}
 	}
+}
+
+// panicking has a fault that shows when it has put some of a record, or all, into the columns.
+type panicking struct{ program }
+
+func (p panicking) decode(b *Builder, payload []byte) bool {
+	p.program.decode(b, payload)
+	panic("a fault")
 }
 
 // Decoding allocates nothing per row once the buffers have their size.

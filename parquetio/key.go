@@ -106,7 +106,7 @@ var errKeyColumn = errors.New("append record: decoders of key and value are not 
 // putKey fills the column of the key in the row at hand.
 func (b *Builder) putKey(col int, m RecordMeta) bool {
 	if m.KeyDecoder != nil {
-		return m.KeyDecoder.program.decode(b, m.KeyPayload)
+		return b.decode(m.KeyDecoder.program, m.KeyPayload)
 	}
 	if col != noKey {
 		b.null(col)

@@ -2,8 +2,6 @@ package parquetio
 
 import (
 	"encoding/base64"
-	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"time"
@@ -28,26 +26,14 @@ func (b *Builder) protobufJSON(f *protobufField, raw []byte, at int) bool {
 		return b.failed(f.col, at, "message is longer than 4 MiB, and would be JSON") >= 0
 	}
 	m := dynamicpb.NewMessage(f.folded)
-	if err := unmarshalProtobuf(raw, m, maxProtobufDepth-f.depth+1); err != nil {
+	err := proto.UnmarshalOptions{DiscardUnknown: true, Resolver: noTypes, RecursionLimit: maxProtobufDepth - f.depth + 1}.Unmarshal(raw, m)
+	if err != nil {
 		return b.failed(f.col, at, reasonField) >= 0
 	}
 	dst := b.jsonTo(&b.cols[f.col])
 	w := jsonWriter{b: b, col: f.col, dst: dst, start: len(dst)}
 	return w.message(m, at) && b.endJSON(f.col, w.dst, at)
 }
-
-// unmarshalProtobuf reads a message with Google's decoder, which panics (google.golang.org/protobuf 1.36.12)
-// where an entry of a map has a key, and another of a wire type that is not the key's.
-func unmarshalProtobuf(raw []byte, m proto.Message, depth int) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: %v", errProtobufPanic, p)
-		}
-	}()
-	return proto.UnmarshalOptions{DiscardUnknown: true, Resolver: noTypes, RecursionLimit: depth}.Unmarshal(raw, m)
-}
-
-var errProtobufPanic = errors.New("decode message")
 
 // message appends a message as a JSON object of its fields, but for those of protoc's files that
 // have a form of their own (Protobuf spec, "ProtoJSON Format").

@@ -301,7 +301,7 @@ func TestAppendRefusesDamagedProtobuf(t *testing.T) {
 		{one3("M x = 1;", message), nil, bytesField(1, textField(1, "\xff")), "field x.s"},
 		{one3("oneof o { M x = 1; int32 y = 2; }", message), nil, cat(bytesField(1, []byte{0x0a}), varintField(2, 1)), reasonShort},
 		{one3("oneof o { google.protobuf.Struct x = 1; int32 y = 2; }"), nil, cat(bytesField(1, []byte{0x0a}), varintField(2, 1)), "malformed"},
-		{one3("google.protobuf.Struct x = 1;"), bytesField(1, bytesField(1, textField(1, "k"))), bytesField(1, bytesField(1, textField(1, "k"), varintField(1, 4))), reasonField},
+		{one3("google.protobuf.Struct x = 1;"), bytesField(1, bytesField(1, textField(1, "k"))), bytesField(1, bytesField(1, textField(1, "k"), varintField(1, 4))), "the decoder fails: "},
 		{one3("google.protobuf.Timestamp x = 1;"), nil, bytesField(1, varintField(1, math.MaxInt64/1_000_000)), reasonMicros},
 		{one3("google.protobuf.Timestamp x = 1;"), nil, bytesField(1, []byte{0x08}), reasonField},
 		{one3("google.protobuf.Int32Value x = 1;"), nil, bytesField(1, []byte{0x08}), reasonShort},
@@ -462,6 +462,13 @@ func TestProtobufAppendDoesNotAllocate(t *testing.T) {
 	}
 }
 
+// unmarshalProtobuf reads a message with Google's decoder, which panics (google.golang.org/protobuf 1.36.12)
+// where an entry of a map has a key, and another of a wire type that is not the key's.
+func unmarshalProtobuf(payload []byte, m proto.Message) (panics bool, err error) {
+	defer func() { panics = recover() != nil }()
+	return false, proto.UnmarshalOptions{RecursionLimit: maxProtobufDepth, Resolver: noTypes}.Unmarshal(payload, m)
+}
+
 // Whatever the bytes are, Google's decoder and this one agree on whether they are a message
 // and on its values, and no bytes make the columns disagree.
 func FuzzProtobuf(f *testing.F) {
@@ -483,8 +490,8 @@ func FuzzProtobuf(f *testing.F) {
 		for _, r := range rigs {
 			r.t = t
 			m := dynamicpb.NewMessage(r.value.writer.(protobufWriter).message)
-			theirs := unmarshalProtobuf(payload, m, maxProtobufDepth)
-			if errors.Is(theirs, errProtobufPanic) {
+			panics, theirs := unmarshalProtobuf(payload, m)
+			if panics {
 				continue
 			}
 			ours := r.builder.Append(r.decoder, payload, RecordMeta{})
