@@ -38,7 +38,8 @@ type apiTable struct {
 // Produce reaches down to version 0 since librdkafka takes a broker without it for one
 // that cannot compress; versions 0 to 2 carry old message sets only, which are refused
 // one by one with UNSUPPORTED_FOR_MESSAGE_FORMAT. The other minimal versions are those
-// of Kafka 4 (KIP-896).
+// of Kafka 4 (KIP-896), but for what the Java clients 0.11 and 1.1 have to administer: ACLs, configurations and
+// log directories from version 0 on.
 func newAPITable() *apiTable {
 	t := &apiTable{list: []api{
 		{key: kmsg.Produce, min: 0, max: 13, handle: handleProduce},
@@ -65,9 +66,9 @@ func newAPITable() *apiTable {
 		{key: kmsg.WriteTxnMarkers, min: 1, max: 2, handle: on(handleWriteTxnMarkers)},
 		{key: kmsg.TxnOffsetCommit, min: 0, max: 6, handle: on(handleTxnOffsetCommit)},
 		{key: kmsg.OffsetForLeaderEpoch, min: 2, max: 4, handle: on(handleOffsetForLeaderEpoch)},
-		{key: kmsg.AlterReplicaLogDirs, min: 1, max: 2, handle: on(handleAlterReplicaLogDirs)},
-		{key: kmsg.DescribeLogDirs, min: 1, max: 5, handle: on(handleDescribeLogDirs)},
-		{key: kmsg.DescribeConfigs, min: 1, max: 4, handle: on(handleDescribeConfigs)},
+		{key: kmsg.AlterReplicaLogDirs, min: 0, max: 2, handle: on(handleAlterReplicaLogDirs)},
+		{key: kmsg.DescribeLogDirs, min: 0, max: 5, handle: on(handleDescribeLogDirs)},
+		{key: kmsg.DescribeConfigs, min: 0, max: 4, handle: on(handleDescribeConfigs)},
 		{key: kmsg.AlterConfigs, min: 0, max: 2, handle: on(handleAlterConfigs)},
 		{key: kmsg.CreatePartitions, min: 0, max: 3, handle: on(handleCreatePartitions)},
 		{key: kmsg.DeleteGroups, min: 0, max: 3, handle: on(handleDeleteGroups)},
@@ -75,9 +76,9 @@ func newAPITable() *apiTable {
 		{key: kmsg.IncrementalAlterConfigs, min: 0, max: 1, handle: on(handleIncrementalAlterConfigs)},
 		{key: kmsg.SASLHandshake, min: 0, max: 1, handle: handleSASLHandshake},
 		{key: kmsg.SASLAuthenticate, min: 0, max: 2, handle: handleSASLAuthenticate},
-		{key: kmsg.DescribeACLs, min: 1, max: 3, handle: on(handleDescribeACLs)},
-		{key: kmsg.CreateACLs, min: 1, max: 3, handle: on(handleCreateACLs)},
-		{key: kmsg.DeleteACLs, min: 1, max: 3, handle: on(handleDeleteACLs)},
+		{key: kmsg.DescribeACLs, min: 0, max: 3, handle: on(handleDescribeACLs)},
+		{key: kmsg.CreateACLs, min: 0, max: 3, handle: on(handleCreateACLs)},
+		{key: kmsg.DeleteACLs, min: 0, max: 3, handle: on(handleDeleteACLs)},
 		{key: kmsg.DescribeClientQuotas, min: 0, max: 1, handle: on(handleDescribeClientQuotas)},
 		{key: kmsg.AlterClientQuotas, min: 0, max: 1, handle: on(handleAlterClientQuotas)},
 		{key: kmsg.DescribeUserSCRAMCredentials, min: 0, max: 0, handle: on(handleDescribeUserSCRAMCredentials)},

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"github.com/tabletopic/tabletopic/internal/lab"
 )
@@ -70,6 +71,49 @@ func TestClients(t *testing.T) {
 		args := slices.Concat([]string{"180"}, p.command, []string{s.kafka, topic, p.codecs, begin})
 		checkClient(t, s, topic, strings.Split(p.codecs, ","), p.name != "kafka-go", run(t, env, "timeout", args...))
 	})
+}
+
+// The administration that Java clients of before Kafka 2.0 have works as it did with the brokers of their time: settings of
+// topics and brokers, ACLs, and of 1.1 partitions, records and log directories. They have no word for prefixed ACLs, and are not shown them.
+func TestAdministrationByOldJavaClients(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "--kafka-protocol", "SASL_PLAINTEXT", "--sasl-mechanisms", "PLAIN,SCRAM-SHA-256", "--users", "admin:"+secretFile(t, "correct horse"), "--super-users", "User:admin")
+	jaas := `org.apache.kafka.common.security.plain.PlainLoginModule required username="admin" password="correct horse";`
+	cl := s.client(kgo.SASL(scram.Auth{User: "admin", Pass: "correct horse"}.AsSha256Mechanism()))
+	prefixed := kadm.NewACLs().Allow("User:bob").AllowHosts().Topics("old-").ResourcePatternType(kadm.ACLPatternPrefixed).Operations(kadm.OpRead)
+	if made, err := kadm.NewClient(cl).CreateACLs(t.Context(), prefixed); err != nil || len(made) != 1 || made[0].Err != nil {
+		t.Fatalf("a prefixed ACL: %+v, %v", made, err)
+	}
+	built := t.TempDir()
+	run(t, nil, "javac", "-nowarn", "-d", built, "-cp", classpath(t, "kafka-clients-1.1"), "lab/clients/OldAdmin.java")
+	const common = `retention.ms=604800000 default=true readonly=false
+max.message.bytes=1048588 default=true readonly=false
+retention.ms=100000 default=false readonly=false
+retention.ms=604800000 default=true readonly=false
+max.message.bytes=2000 default=false readonly=false
+num.partitions=1 default=false readonly=true
+TOPIC * User:alice READ ALLOW
+TOPIC TOPICNAME User:alice READ ALLOW
+TOPIC TOPICNAME User:alice READ ALLOW
+deleted:
+TOPIC TOPICNAME User:alice READ ALLOW
+left:
+TOPIC * User:alice READ ALLOW
+`
+	for _, v := range []struct {
+		component, topic string
+		more             []string
+		want             string
+	}{
+		{"kafka-clients-0.11", "old-011", nil, common},
+		{"kafka-clients-1.1", "old-11", []string{"newer"}, common + "partitions: 3\nlow watermark: 2\nobject-store: NONE, the topic's partitions: 3\nlog directory is what it was\n"},
+	} {
+		args := append([]string{"180", "java", "-Xmx200m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", built + ":" + classpath(t, v.component), "OldAdmin", s.kafka, v.topic, jaas}, v.more...)
+		got := run(t, nil, "timeout", args...)
+		if diff := cmp.Diff(strings.ReplaceAll(v.want, "TOPICNAME", v.topic), got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", v.component, diff)
+		}
+	}
 }
 
 // classpath is that of a component of the lab.
