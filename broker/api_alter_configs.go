@@ -63,8 +63,8 @@ func (b *Broker) alterConfig(ctx context.Context, r *request, typ kmsg.ConfigRes
 		if !r.may(opAlterConfig, onCluster, cluster) {
 			return kerr.ClusterAuthorizationFailed
 		}
-		if c, err := change(metadata.Topic{}); err == nil && len(c.set) == 0 {
-			return nil // tools remove throttles that nobody has set
+		if c, err := change(metadata.Topic{}); err == nil && onlyThrottles(c.set) {
+			return nil // also of none: tools remove what nobody has set
 		}
 		return refuse(kerr.InvalidRequest, "settings of a broker cannot be changed while it runs: set them where it is started")
 	case kmsg.ConfigResourceTypeClientMetrics:
@@ -94,6 +94,18 @@ func (b *Broker) alterConfig(ctx context.Context, r *request, typ kmsg.ConfigRes
 		b.log.Info("topic configuration changed", "topic", name, "set", c.set, "removed", c.remove)
 	}
 	return b.topicError(err)
+}
+
+// onlyThrottles reports whether all that is set slows down the bytes of reassignments: none move.
+func onlyThrottles(set map[string]string) bool {
+	for name := range set {
+		switch name {
+		case "leader.replication.throttled.rate", "follower.replication.throttled.rate", "replica.alter.log.dirs.io.max.bytes.per.second":
+		default:
+			return false
+		}
+	}
+	return true
 }
 
 // configChange is a change of a topic's configuration and what it makes of it.

@@ -85,6 +85,7 @@ const (
 	groupTool  = "consumer.group.ConsumerGroupCommand"
 	offsetTool = "GetOffsetShell"
 	aclTool    = "AclCommand"
+	shareTool  = "consumer.group.ShareGroupCommand"
 )
 
 // A toolRun is one command, and what it must print.
@@ -118,14 +119,16 @@ func (k *kafkaTools) session(runs []toolRun, at ...string) {
 // does not exist here is refused with the reason.
 func TestKafkaTools(t *testing.T) {
 	t.Parallel()
-	s := startServer(t)
+	s := startServer(t, "--rack", "zone-a")
 	k := startKafkaTools(t, s)
 	at := []string{"--bootstrap-server", s.kafka}
 	assignment := t.TempDir() + "/assignment.json"
 	deletion := t.TempDir() + "/deletion.json"
+	toMove := t.TempDir() + "/topics.json"
 	for file, text := range map[string]string{
 		assignment: `{"version":1,"partitions":[{"topic":"orders","partition":0,"replicas":[1]}]}`,
 		deletion:   `{"version":1,"partitions":[{"topic":"orders","partition":0,"offset":-1}]}`,
+		toMove:     `{"version":1,"topics":[{"topic":"orders"}]}`,
 	} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -139,13 +142,29 @@ func TestKafkaTools(t *testing.T) {
 		{"", groupTool, "--list", 0, []string{"g"}},
 		{"", groupTool, "--describe --group g", 0, []string{"orders          0          2               2               0"}},
 		{"", groupTool, "--describe --group g --state", 0, []string{"Empty"}},
+		{"", groupTool, "--describe --all-groups --members --verbose", 0, nil},
+		{"", groupTool, "--describe --all-groups --offsets", 0, []string{"orders          0          2"}},
+		{"", groupTool, "--reset-offsets --group g --all-topics --shift-by -1 --dry-run", 0, []string{"orders          0          1"}},
+		{"", groupTool, "--reset-offsets --group g --topic orders --by-duration PT1H --dry-run", 0, []string{"orders          0          0"}},
+		{"", groupTool, "--reset-offsets --group g --topic orders --to-datetime 2020-01-01T00:00:00.000 --dry-run", 0, []string{"orders          0          0"}},
+		{"", groupTool, "--reset-offsets --group g --topic orders:0 --to-offset 1 --export", 0, []string{"orders"}},
 		{"", groupTool, "--reset-offsets --group g --topic orders --to-earliest --execute", 0, []string{"orders          0          0"}},
+		{"", "StreamsResetter", "--application-id g --input-topics orders --to-latest --force", 0, []string{"Reset-offsets for input topics [orders]", "Done."}},
+		{"", groupTool, "--describe --group g --offsets", 0, []string{"orders          0          2               2               0"}},
 		{"", groupTool, "--delete-offsets --group g --topic orders", 0, []string{"Successful"}},
 		{"", "GroupsCommand", "--list", 0, []string{"g", "Classic"}},
+		{"", "GroupsCommand", "--list --consumer", 0, []string{"g"}},
+		{"", "streams.StreamsGroupCommand", "--list", 0, nil},
+		{"", "consumer.ConsoleConsumer", "--topic __consumer_offsets --partition 7 --offset earliest --max-messages 2 --timeout-ms 60000 --formatter org.apache.kafka.tools.consumer.OffsetsMessageFormatter", 0, []string{`"group":"g"`}},
+		{"", "consumer.ConsoleConsumer", "--topic __consumer_offsets --partition 7 --offset earliest --max-messages 2 --timeout-ms 60000 --formatter org.apache.kafka.tools.consumer.GroupMetadataMessageFormatter", 0, []string{`"protocolType":"consumer"`}},
 		{"", groupTool, "--delete --group g", 0, []string{"was successful"}},
 		{"", topicTool, "--alter --topic orders --partitions 3", 0, nil},
 		{"", topicTool, "--describe --topic orders", 0, []string{"PartitionCount: 3", "ReplicationFactor: 1", "Configs: min.insync.replicas=2", "Partition: 2	Leader: 1	Replicas: 1	Isr: 1"}},
+		{"", topicTool, "--describe --under-replicated-partitions", 0, nil},
+		{"", topicTool, "--describe --unavailable-partitions", 0, nil},
+		{"", topicTool, "--describe --topics-with-overrides --exclude-internal", 0, []string{"orders"}},
 		{"", offsetTool, "--topic orders", 0, []string{"orders:0:2", "orders:2:0"}},
+		{"", offsetTool, "--topic-partitions orders:0-1 --exclude-internal-topics", 0, []string{"orders:0:2"}},
 		{"", offsetTool, "--topic orders --time max-timestamp", 0, []string{"orders:0:1"}},
 		{"", offsetTool, "--topic orders --time earliest-local", 0, []string{"orders:0:0"}},
 		{"", offsetTool, "--topic orders --time latest-tiered", 0, nil},
@@ -157,6 +176,15 @@ func TestKafkaTools(t *testing.T) {
 		{"", configTool, "--alter --entity-type topics --entity-name orders --add-config retention.ms=soon", 1, []string{"want an integer"}},
 		{"", configTool, "--describe --entity-type brokers --entity-name 1 --all", 0, []string{"num.partitions=1"}},
 		{"", configTool, "--alter --entity-type brokers --entity-name 1 --add-config num.io.threads=3", 1, []string{"set them where it is started"}},
+		{"", configTool, "--alter --entity-type brokers --entity-name 1 --add-config leader.replication.throttled.rate=1000000", 0, []string{"Completed updating config for broker 1"}},
+		{"", configTool, "--alter --entity-type brokers --entity-default --delete-config num.io.threads", 0, []string{"Completed updating default config for brokers"}},
+		{"", configTool, "--describe --entity-type brokers --entity-default", 0, []string{"Default configs for brokers"}},
+		{"", configTool, "--describe --entity-type brokers", 0, []string{"Dynamic configs for broker 1"}},
+		{"", configTool, "--describe --entity-type broker-loggers --entity-name 1", 0, nil},
+		{"", configTool, "--describe --entity-type client-metrics", 0, nil},
+		{"", configTool, "--describe --entity-type users", 0, nil},
+		{"", configTool, "--describe --entity-type clients --entity-default", 0, nil},
+		{"", configTool, "--describe --entity-type ips", 0, nil},
 		{"", configTool, "--describe --entity-type groups", 0, nil},
 		{"", configTool, "--alter --entity-type groups --entity-name g --add-config consumer.session.timeout.ms=50000", 0, []string{"Completed updating config for group g"}},
 		{"", configTool, "--alter --entity-type groups --entity-name g --add-config consumer.session.timeout.ms=60001", 1, []string{"between 45000 and 60000"}},
@@ -167,16 +195,27 @@ func TestKafkaTools(t *testing.T) {
 		{"", "FeatureCommand", "upgrade --feature metadata.version=20", 1, []string{"cannot be set"}},
 		{"", "BrokerApiVersionsCommand", "", 0, []string{"Produce(0): 0 to 13 [usable: 13]", "DescribeLogDirs(35)"}},
 		{"", "ClusterTool", "cluster-id", 0, []string{"Cluster ID: "}},
-		{"", "ClusterTool", "list-endpoints", 0, []string{"unfenced"}},
+		{"", "ClusterTool", "list-endpoints", 0, []string{"unfenced", "zone-a"}},
+		{"", "ClusterTool", "unregister --id 1", 0, []string{"does not support"}},
+		{"", "MetadataQuorumCommand", "describe --status", 1, []string{"metadata is in a database"}},
+		{"", "MetadataQuorumCommand", "describe --replication", 1, []string{"metadata is in a database"}},
 		{"", "ClientMetricsCommand", "--list", 0, nil},
 		{"", "ClientMetricsCommand", "--alter --name m --metrics org.apache.kafka. --interval 10000", 1, []string{"not collected"}},
 		{"", "LeaderElectionCommand", "--election-type preferred --all-topic-partitions", 0, nil},
 		{"", "LeaderElectionCommand", "--election-type preferred --topic orders --partition 0", 0, []string{"Valid replica already elected"}},
 		{"", "reassign.ReassignPartitionsCommand", "--reassignment-json-file " + assignment + " --execute", 0, []string{"Successfully started partition reassignment"}},
 		{"", "reassign.ReassignPartitionsCommand", "--reassignment-json-file " + assignment + " --verify", 0, []string{"orders-0 is completed"}},
+		{"", "reassign.ReassignPartitionsCommand", "--topics-to-move-json-file " + toMove + " --broker-list 1 --generate", 0, []string{"Proposed partition reassignment configuration"}},
+		{"", "reassign.ReassignPartitionsCommand", "--reassignment-json-file " + assignment + " --execute --throttle 1000000", 0, []string{"Successfully started partition reassignment"}},
+		{"", "reassign.ReassignPartitionsCommand", "--reassignment-json-file " + assignment + " --verify", 0, []string{"orders-0 is completed", "Clearing broker-level throttles"}},
+		{"", "reassign.ReassignPartitionsCommand", "--reassignment-json-file " + assignment + " --cancel", 0, []string{"None of the specified partition reassignments are active."}},
 		{"", "reassign.ReassignPartitionsCommand", "--list", 0, []string{"No partition reassignments found."}},
 		{"", "ProducerPerformance", "--topic orders --num-records 2000 --record-size 100 --throughput -1", 0, []string{"2000 records sent"}},
 		{"", "ConsumerPerformance", "--topic orders --num-records 2000", 0, []string{", 2000,"}},
+		{"", "ProducerPerformance", "--topic transactional --num-records 500 --record-size 100 --throughput -1 --transactional-id perf --transaction-duration-ms 100", 0, []string{"500 records sent"}},
+		{"", "TransactionsCommand", "list", 0, []string{"perf", "CompleteCommit"}},
+		{"", "consumer.ConsoleConsumer", "--topic __transaction_state --from-beginning --max-messages 1 --timeout-ms 60000 --formatter org.apache.kafka.tools.consumer.TransactionLogMessageFormatter", 0, []string{`"transactionalId":"perf"`}},
+		{"", "EndToEndLatency", "--topic latency --num-records 20 --producer-acks all --record-size 100", 0, []string{"Avg latency", "Percentiles"}},
 		{"", "VerifiableProducer", "--topic verified --max-messages 20", 0, []string{"startup_complete"}}, // tells the rest when its JVM ends
 		{"", "consumer.ConsoleConsumer", "--topic verified --from-beginning --max-messages 20 --timeout-ms 60000", 0, []string{"a total of 20 messages"}},
 		{"", "VerifiableConsumer", "--topic verified --group-id v --max-messages 20 --reset-policy earliest", 0, []string{"records_consumed", "offsets_committed"}},
@@ -261,6 +300,7 @@ func TestKafkaToolsOfSecurity(t *testing.T) {
 		{"", configTool, "--describe --entity-type clients", 0, []string{"default client-id", "request_percentage=200.0"}},
 		{"", configTool, "--alter --entity-type users --entity-name alice --delete-config producer_byte_rate", 0, []string{"Completed updating config for user alice"}},
 		{"", aclTool, "--list", 0, nil},
+		{"", "DelegationTokenCommand", "--create --max-life-time-period -1", 1, []string{"does not support CREATE_DELEGATION_TOKEN"}},
 		{"", aclTool, "--add --allow-principal User:alice --producer --topic orders", 0, []string{"operation=WRITE, permissionType=ALLOW"}},
 		{"", aclTool, "--add --allow-principal User:alice --operation read --group team- --resource-pattern-type prefixed", 0, []string{"patternType=PREFIXED"}},
 		{"", aclTool, "--list --principal User:alice", 0, []string{"resourceType=TOPIC, name=orders", "resourceType=GROUP, name=team-"}},
@@ -286,4 +326,64 @@ func TestKafkaToolsOfSecurity(t *testing.T) {
 	k.session([]toolRun{
 		{"", offsetTool, "--topic orders", 1, []string{"SaslAuthenticationException"}},
 	}, asAlice...)
+}
+
+// toolClasses are the classes of the scripts in Kafka's bin.
+var toolClasses = map[string]string{
+	"kafka-acls": "AclCommand", "kafka-topics": "TopicCommand", "kafka-groups": "GroupsCommand", "kafka-get-offsets": "GetOffsetShell", "kafka-delete-records": "DeleteRecordsCommand",
+	"kafka-transactions": "TransactionsCommand", "kafka-consumer-groups": "consumer.group.ConsumerGroupCommand", "kafka-share-groups": "consumer.group.ShareGroupCommand",
+	"kafka-streams-application-reset": "StreamsResetter", "kafka-streams-groups": "streams.StreamsGroupCommand", "kafka-configs": "ConfigCommand",
+	"kafka-console-producer": "ConsoleProducer", "kafka-console-consumer": "consumer.ConsoleConsumer", "kafka-console-share-consumer": "consumer.ConsoleShareConsumer",
+	"kafka-producer-perf-test": "ProducerPerformance", "kafka-consumer-perf-test": "ConsumerPerformance", "kafka-share-consumer-perf-test": "ShareConsumerPerformance", "kafka-e2e-latency": "EndToEndLatency",
+	"kafka-verifiable-producer": "VerifiableProducer", "kafka-verifiable-consumer": "VerifiableConsumer", "kafka-verifiable-share-consumer": "VerifiableShareConsumer",
+	"kafka-broker-api-versions": "BrokerApiVersionsCommand", "kafka-cluster": "ClusterTool", "kafka-log-dirs": "LogDirsCommand", "kafka-reassign-partitions": "reassign.ReassignPartitionsCommand",
+	"kafka-leader-election": "LeaderElectionCommand", "kafka-features": "FeatureCommand", "kafka-client-metrics": "ClientMetricsCommand", "kafka-metadata-quorum": "MetadataQuorumCommand",
+	"kafka-delegation-tokens": "DelegationTokenCommand",
+}
+
+// docs/kafka.md names the scripts that the sessions here run, all and no other.
+func TestToolsThatTheDocumentNamesAreRun(t *testing.T) {
+	doc, err := os.ReadFile("../docs/kafka.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, ok := strings.Cut(string(doc), "\n## Kafka's tools\n")
+	if !ok {
+		t.Fatal("docs/kafka.md has no section Kafka's tools")
+	}
+	section, _, _ = strings.Cut(section, "\n## ")
+	named := map[string]bool{}
+	for line := range strings.Lines(section) {
+		scripts, _, _ := strings.Cut(strings.TrimPrefix(line, "| "), " |")
+		if !strings.HasPrefix(line, "| `") {
+			continue
+		}
+		for script := range strings.SplitSeq(scripts, ", ") {
+			named[strings.Trim(script, "`")] = true
+		}
+	}
+	var sessions string
+	for _, file := range []string{"tools_test.go", "share_test.go"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sessions += string(text)
+	}
+	for constant, class := range map[string]string{"topicTool": topicTool, "configTool": configTool, "groupTool": groupTool, "offsetTool": offsetTool, "aclTool": aclTool, "shareTool": shareTool} {
+		sessions = strings.ReplaceAll(sessions, `", `+constant+`, "`, fmt.Sprintf(`", %q, "`, class))
+	}
+	for script, class := range toolClasses {
+		if !named[script] {
+			t.Errorf("docs/kafka.md does not name %s", script)
+		}
+		if !strings.Contains(sessions, fmt.Sprintf(`", %q, "`, class)) {
+			t.Errorf("no session runs %s, which is %s", script, class)
+		}
+	}
+	for script := range named {
+		if toolClasses[script] == "" {
+			t.Errorf("docs/kafka.md names %s, which no session runs", script)
+		}
+	}
 }
