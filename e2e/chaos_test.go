@@ -99,7 +99,7 @@ type chaos struct {
 	peak    float64 // MB, of all lives
 }
 
-func newChaos(t *testing.T, seed uint64, servers int) *chaos {
+func newChaos(t *testing.T, seed uint64, servers int, more ...string) *chaos {
 	endpoint, _, _ := lab.Versitygw(t, "lake")
 	c := &chaos{t: t, random: rand.New(rand.NewPCG(seed, 0)), began: time.Now(), store: lab.NewFaults(seed)}
 	c.lake = &lake{env: s3Credentials, queryArgs: []string{"--s3-endpoint", endpoint}}
@@ -112,6 +112,7 @@ func newChaos(t *testing.T, seed uint64, servers int) *chaos {
 	if servers > 1 {
 		c.lake.flags = append(c.lake.flags, "--metadata", lab.Postgres(t))
 	}
+	c.lake.flags = append(c.lake.flags, more...)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("seed %d, schedule:\n%s", seed, strings.Join(c.plan, "\n"))
@@ -163,6 +164,43 @@ func (c *chaos) round() {
 		killed.waitReady()
 	}
 	c.wait(time.Duration(c.random.IntN(1500)) * time.Millisecond)
+}
+
+// killAll kills all servers at once and starts them, whatever the store does.
+func (c *chaos) killAll() {
+	c.note("kill -9 all and start")
+	for _, s := range c.servers {
+		c.measure(s)
+		c.kills++
+	}
+	for _, s := range c.servers {
+		s.kill()
+	}
+	c.startAll()
+}
+
+func (c *chaos) startAll() {
+	c.t.Helper()
+	for _, s := range c.servers {
+		if err := s.launch(); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	for _, s := range c.servers {
+		s.waitReady()
+	}
+}
+
+// loseDisks ends all servers, takes from them all that is not in the bucket and in the database, and starts them.
+func (c *chaos) loseDisks() {
+	c.t.Helper()
+	for _, s := range c.servers {
+		s.kill()
+		if err := os.RemoveAll(s.data); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	c.startAll()
 }
 
 // wait lets time pass. No server may end in it.

@@ -35,7 +35,7 @@ func TestHistories(t *testing.T) {
 	}
 	c := newChaos(t, uint64(time.Now().UnixNano()), 2)
 	c.pauses = true
-	h := &histories{t: t, servers: c.servers, seed: c.random.Uint64()}
+	h := &histories{t: t, servers: c.servers, seed: c.random.Uint64(), groups: []string{"copy", "watch"}}
 	topics := map[string]int32{"source": 4, "target": 4, "mixed": 2}
 	for i, topic := range slices.Sorted(maps.Keys(topics)) {
 		if _, err := c.servers[i%2].admin().CreateTopic(context.Background(), topics[topic], 1, nil, topic); err != nil {
@@ -54,7 +54,9 @@ func TestHistories(t *testing.T) {
 		producers.Go(func() { h.produce(producing, fmt.Sprint("producer-", n)) })
 		producers.Go(func() { h.mix(producing, n) })
 		copiers.Go(func() { h.copy(copying, fmt.Sprint("copier-", n)) })
-		watchers.Go(func() { h.watch(watching, fmt.Sprint("watcher-", n)) })
+		watchers.Go(func() {
+			h.watch(watching, fmt.Sprint("watcher-", n), kgo.ConsumeTopics("target", "mixed"), kgo.SessionTimeout(10*time.Second))
+		})
 	}
 	watchers.Go(func() { h.observe(watching, topics) })
 	for end := time.Now().Add(length); time.Now().Before(end); {
@@ -90,21 +92,8 @@ func TestHistories(t *testing.T) {
 	t.Logf("%s; %d transactions copied, %d fenced, %d mixed committed, %d aborted, %d unknown; %d kills; %s", h.Counts(),
 		h.copied.Load(), h.fenced.Load(), h.mixed[history.OK].Load(), h.mixed[history.Failed].Load(), h.mixed[history.Unknown].Load(), c.kills, c.store)
 
-	for _, s := range c.servers {
-		s.kill()
-		if err := os.RemoveAll(s.data); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, s := range c.servers {
-		if err := s.launch(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	c.loseDisks()
 	again := history.Log{}
-	for _, s := range c.servers {
-		s.waitReady()
-	}
 	for topic, partitions := range topics {
 		h.read(again, topic, readCommitted(t, one, topic, partitions))
 	}
@@ -121,6 +110,7 @@ type histories struct {
 	t       *testing.T
 	servers []*server
 	seed    uint64
+	groups  []string // whose offsets are observed
 	copied  atomic.Int64
 	fenced  atomic.Int64
 	mixed   [3]atomic.Int64 // by outcome
@@ -393,11 +383,11 @@ func (a *assignments) current() string {
 	return a.name + " assignment " + strconv.FormatInt(a.n.Load(), 10)
 }
 
-// watch reads target and mixed as a member of a group that commits after it has read.
-func (h *histories) watch(ctx context.Context, name string) {
+// watch reads topics as a member of the group watch, which commits after it has read.
+func (h *histories) watch(ctx context.Context, name string, opts ...kgo.Opt) {
 	reader := &assignments{name: name}
-	cl := h.client(kgo.ConsumerGroup("watch"), kgo.ConsumeTopics("target", "mixed"), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-		kgo.SessionTimeout(10*time.Second), kgo.RebalanceTimeout(10*time.Second), kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(), kgo.OnPartitionsAssigned(reader.assigned))
+	cl := h.client(append(opts, kgo.ConsumerGroup("watch"), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.RebalanceTimeout(10*time.Second), kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(), kgo.OnPartitionsAssigned(reader.assigned))...)
 	if cl == nil {
 		return
 	}
@@ -448,7 +438,7 @@ func (h *histories) observeOnce(ctx context.Context, cl *kgo.Client, topics []st
 			}
 		})
 	}
-	for _, group := range []string{"copy", "watch"} {
+	for _, group := range h.groups {
 		offsets, err := admin.FetchOffsets(ask, group)
 		if err != nil {
 			continue
