@@ -26,7 +26,7 @@ const DeadLetterSuffix = ".dlq"
 // Batches of clients that have it are refused, so no client can pretend dead letters.
 const deadLetterSequence = int32(-2)
 
-// deadLetterBatchBytes closes a batch of dead letters when its records hold this much.
+// deadLetterBatchBytes closes a batch of dead letters when its records have about this many bytes.
 const deadLetterBatchBytes = 1 << 20
 
 // DeadLetter is a record that fits no table.
@@ -112,13 +112,21 @@ func (p *Partition) appendLetters(ctx context.Context, source letterSource, lett
 	p.mu.Unlock()
 
 	now := p.now()
+	topic, index := []byte(source.topic.String()), strconv.AppendInt(nil, int64(source.partition), 10)
+	const own, digits = 3, 20
+	n := own * len(letters)
+	for _, l := range letters {
+		n += len(l.Record.Headers)
+	}
+	// There may be very many letters: they share their memory.
+	headers, offsets := make([]record.Header, 0, n), make([]byte, 0, digits*len(letters))
 	var records []record.Record
 	var size int
 	flush := func() error {
 		if len(records) == 0 {
 			return nil
 		}
-		b, err := record.AppendBatch(nil, record.BatchOptions{Idempotent: true, ProducerID: record.NoProducerID,
+		b, err := record.AppendBatch(make([]byte, 0, record.HeaderSize+size), record.BatchOptions{Idempotent: true, ProducerID: record.NoProducerID,
 			ProducerEpoch: record.NoProducerEpoch, BaseSequence: deadLetterSequence}, records)
 		if err != nil {
 			return err
@@ -138,13 +146,14 @@ func (p *Partition) appendLetters(ctx context.Context, source letterSource, lett
 		if r.Timestamp == 0 {
 			r.Timestamp = now
 		}
-		r.Headers = append([]record.Header{
-			{Key: HeaderSourceTopicID, Value: []byte(source.topic.String())},
-			{Key: HeaderSourcePartition, Value: strconv.AppendInt(nil, int64(source.partition), 10)},
-			{Key: HeaderSourceOffset, Value: strconv.AppendInt(nil, l.SourceOffset, 10)},
-		}, l.Record.Headers...)
+		first, at := len(headers), len(offsets)
+		offsets = strconv.AppendInt(offsets, l.SourceOffset, 10)
+		headers = append(headers, record.Header{Key: HeaderSourceTopicID, Value: topic}, record.Header{Key: HeaderSourcePartition, Value: index},
+			record.Header{Key: HeaderSourceOffset, Value: offsets[at:]})
+		headers = append(headers, l.Record.Headers...)
+		r.Headers = headers[first:]
 		records = append(records, r)
-		if size += len(r.Key) + len(r.Value); size >= deadLetterBatchBytes {
+		if size += sizeAtMost(r); size >= deadLetterBatchBytes {
 			if err := flush(); err != nil {
 				return 0, err
 			}
@@ -152,4 +161,14 @@ func (p *Partition) appendLetters(ctx context.Context, source letterSource, lett
 	}
 	err = flush()
 	return end, err
+}
+
+// sizeAtMost is about what a record takes in a batch, not less.
+func sizeAtMost(r record.Record) int {
+	const lengths = 10 // bytes of two numbers at most
+	n := 4*lengths + len(r.Key) + len(r.Value)
+	for _, h := range r.Headers {
+		n += lengths + len(h.Key) + len(h.Value)
+	}
+	return n
 }

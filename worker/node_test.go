@@ -3,10 +3,10 @@ package worker
 import (
 	"context"
 	"database/sql"
-	"encoding/binary"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -34,7 +34,8 @@ type machine struct {
 	catalog catalog.Catalog
 	locator *objectstore.Locator
 	schemas map[int32]string
-	memory  int64 // of its workers; the default if zero
+	typ     string // of the schemas; AVRO if empty
+	memory  int64  // of its workers; the default if zero
 }
 
 func newMachine(t testing.TB) *machine {
@@ -88,7 +89,7 @@ func (m *machine) start() *life {
 	}
 	schemas := control.NewSchemas(func(_ context.Context, id int32) (control.RegisteredSchema, error) {
 		if text, ok := m.schemas[id]; ok {
-			return control.RegisteredSchema{Text: text}, nil
+			return control.RegisteredSchema{Type: m.typ, Text: text}, nil
 		}
 		return control.RegisteredSchema{}, metadata.ErrSchemaNotExist
 	}, nil)
@@ -395,11 +396,27 @@ func TestDeletedTopicIsForgotten(t *testing.T) {
 	}
 }
 
+// A clickFormat is one in which click events are written.
+type clickFormat struct {
+	name, typ, schema string
+	head              []byte // of a payload
+	encode            func(dst []byte, e *clickstream.Event) []byte
+}
+
+var clickFormats = []clickFormat{
+	{"Avro", "", clickstream.Schema, []byte{0, 0, 0, 0, 1}, clickstream.AppendAvro},
+	{"Protobuf", "PROTOBUF", clickstream.ProtobufSchema, []byte{0, 0, 0, 0, 1, 0}, clickstream.AppendProtobuf},
+	{"JSON", "JSON", clickstream.JSONSchema, []byte{0, 0, 0, 0, 1}, clickstream.AppendJSON},
+}
+
 // clicks appends click events to four partitions of a new topic.
-func (l *life) clicks(t testing.TB, rows int) {
+func (l *life) clicks(t testing.TB, rows int) { l.clicksIn(t, clickFormats[0], rows, 0) }
+
+// clicksIn appends them in a format. If garbage is not 0, so manyth of them is cut off within a payload.
+func (l *life) clicksIn(t testing.TB, f clickFormat, rows, garbage int) {
 	t.Helper()
 	const partitions = 4
-	l.m.schemas[1] = clickstream.Schema
+	l.m.schemas[1], l.m.typ = f.schema, f.typ
 	if _, err := l.set.CreateTopic(context.Background(), metadata.NewTopic{Name: "events", Partitions: partitions}); err != nil {
 		t.Fatal(err)
 	}
@@ -409,8 +426,11 @@ func (l *life) clicks(t testing.TB, rows int) {
 		batch := make([]record.Record, 1000)
 		for i := range batch {
 			g.Next(&e)
-			v := binary.BigEndian.AppendUint32([]byte{0}, 1)
-			batch[i] = record.Record{Value: clickstream.AppendAvro(v, &e)}
+			v := f.encode(slices.Clone(f.head), &e)
+			if garbage > 0 && i%garbage == 0 {
+				v = v[:len(v)-1]
+			}
+			batch[i] = record.Record{Value: v}
 		}
 		if err := l.append(int32(n/1000%partitions), batch...); err != nil {
 			t.Fatal(err)
@@ -448,6 +468,25 @@ func TestMemoryIsNotAllocatedPerRecord(t *testing.T) {
 	}
 }
 
+// What dead letters take besides must not slow down the rows among which they are.
+func TestDeadLettersShareTheirMemory(t *testing.T) {
+	const rows, letters = 50_000, 25_000
+	l := newMachine(t).start()
+	defer l.stop()
+	l.clicksIn(t, clickFormats[0], rows, rows/letters)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	l.drain(t)
+	runtime.ReadMemStats(&after)
+	most := 10.0
+	if underRace {
+		most = 20 // with its own
+	}
+	if n := float64(after.Mallocs-before.Mallocs) / letters; n > most {
+		t.Errorf("%.2f allocations a dead letter from the log to its topic, want %v at most", n, most)
+	}
+}
+
 // BenchmarkDrain converts and commits a million click events that are in the log already.
 func BenchmarkDrain(b *testing.B) {
 	const rows = 1_000_000
@@ -461,4 +500,50 @@ func BenchmarkDrain(b *testing.B) {
 		l.stop()
 		b.StartTimer()
 	}
+}
+
+// BenchmarkGarbage drains a million click events, and as many of which every hundredth is a dead letter, in turns.
+// What is printed are medians of rows per CPU second of the process, and the median of their ratio.
+func BenchmarkGarbage(b *testing.B) {
+	const rows, rounds = 1_000_000, 5
+	for _, format := range clickFormats {
+		b.Run(format.name, func(b *testing.B) {
+			var rates [2][]float64 // clean, with garbage
+			var ratios []float64
+			for b.Loop() {
+				for round := range rounds {
+					for turn := range 2 {
+						side := (turn + round) % 2 // who begins alternates
+						l := newMachine(b).start()
+						l.clicksIn(b, format, rows, 100*side)
+						runtime.GC()
+						begin := cpuSeconds(b)
+						l.drain(b)
+						rates[side] = append(rates[side], rows/(cpuSeconds(b)-begin))
+						l.stop()
+					}
+					ratios = append(ratios, rates[1][len(rates[1])-1]/rates[0][len(rates[0])-1])
+				}
+			}
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(median(rates[0]), "clean_rows/cpu-s")
+			b.ReportMetric(median(rates[1]), "garbage_rows/cpu-s")
+			b.ReportMetric(median(ratios), "ratio")
+		})
+	}
+}
+
+// cpuSeconds is what the process has used, whatever else the machine does.
+func cpuSeconds(b *testing.B) float64 {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
+}
+
+func median(v []float64) float64 {
+	v = slices.Sorted(slices.Values(v))
+	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
 }

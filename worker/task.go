@@ -33,11 +33,12 @@ type lane struct {
 	out      *parquetio.TableWriter
 	ranges   map[int32]*control.Range
 	letters  map[int32][]Letter
-	held     int   // bytes of letters
-	busy     bool  // a task has it
-	sealing  bool  // to be sealed when the task is over
-	full     bool  // files have their size
-	reserved int64 // bytes of the memory budget
+	copies   []byte // of what letters hold of their records, the newest of them
+	held     int    // bytes of letters
+	busy     bool   // a task has it
+	sealing  bool   // to be sealed when the task is over
+	full     bool   // files have their size
+	reserved int64  // bytes of the memory budget
 }
 
 // namedAhead is how many files of a lane in a table with partitions are journalled when it is
@@ -580,15 +581,29 @@ func (t *task) letter(rec *record.Record, bad *unfit, id int32) bool {
 		t.err = fmt.Errorf("record was good before a restart and is not now: %s: %s; restore the schema, or skip the record by deleting records up to it", bad.cause, bad.detail)
 		return false
 	}
-	l := Letter{Record: record.Record{Offset: rec.Offset, Timestamp: rec.Timestamp, Key: slices.Clone(rec.Key), Value: slices.Clone(rec.Value)},
+	l := Letter{Record: record.Record{Offset: rec.Offset, Timestamp: rec.Timestamp, Key: t.l.copy(rec.Key), Value: t.l.copy(rec.Value)},
 		Cause: bad.cause, Detail: bad.detail, SchemaID: id, Type: t.kind}
 	for _, h := range rec.Headers {
-		l.Record.Headers = append(l.Record.Headers, record.Header{Key: strings.Clone(h.Key), Value: slices.Clone(h.Value)})
+		l.Record.Headers = append(l.Record.Headers, record.Header{Key: strings.Clone(h.Key), Value: t.l.copy(h.Value)})
 		t.l.held += len(h.Key) + len(h.Value)
 	}
 	t.l.letters[t.p.index] = append(t.l.letters[t.p.index], l)
 	t.l.held += len(l.Record.Key) + len(l.Record.Value) + len(bad.detail) + 200
 	return true
+}
+
+// copy returns a copy of b, in memory that the letters of the lane share; nil if b is nil.
+func (l *lane) copy(b []byte) []byte {
+	const piece = 32 << 10
+	if len(b) == 0 || len(b) > piece/4 {
+		return slices.Clone(b)
+	}
+	if cap(l.copies)-len(l.copies) < len(b) {
+		l.copies = make([]byte, 0, piece)
+	}
+	at := len(l.copies)
+	l.copies = append(l.copies, b...)
+	return l.copies[at:len(l.copies):len(l.copies)]
 }
 
 // finish takes the result of a task.
