@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/tabletopic/tabletopic/objectstore"
 )
 
@@ -27,7 +26,7 @@ func BenchmarkAppend(b *testing.B) {
 			b.Run(fmt.Sprintf("wal=%s/batch=%dKiB", kind, size>>10), func(b *testing.B) {
 				e := newEnv(b)
 				e.bucket = discard{e.memory}
-				s := e.open(Config{WAL: kind, WALDir: b.TempDir(), WALFS: vfs.Default, CleanInterval: -1, WALLinger: 10 * time.Millisecond})
+				s := e.open(Config{WAL: kind, WALDir: b.TempDir(), CleanInterval: -1, WALLinger: 10 * time.Millisecond})
 				streams := e.create(s, 16, 1)
 				payload := make([]byte, size)
 				b.SetBytes(int64(size))

@@ -15,8 +15,8 @@ type Config struct {
 	WAL WALKind
 	// WALDir is the directory of the file WAL; it is required for WALFile and unused otherwise.
 	WALDir string
-	// WALFS is the file system of the file WAL. The machine's own if nil; tests pass one
-	// that loses what was not synced.
+	// WALFS is the file system of the file WAL. The machine's own if nil, past the page cache
+	// where it can be; tests pass one that loses what was not synced.
 	WALFS vfs.FS
 	// WALBytes closes a WAL bulk when it holds this many bytes. 8 MiB if zero.
 	WALBytes int64
@@ -132,7 +132,7 @@ func (c *Config) setDefaults() {
 		c.WAL = WALObject
 	}
 	if c.WALFS == nil {
-		c.WALFS = vfs.Default
+		c.WALFS = machineFS{vfs.Default}
 	}
 	if c.Jitter == nil {
 		c.Jitter = rand.Float64

@@ -1,6 +1,7 @@
 package streamstore
 
 import (
+	"bytes"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -58,6 +59,11 @@ func DumpWAL(w io.Writer, data []byte) error {
 	d := &dumper{w: w}
 	for first := true; first || len(data) > 0; first = false {
 		h, body, tail, err := parseBulk(data)
+		if err != nil && !first && endsAt(bytes.NewReader(data), 0, int64(len(data))) {
+			d.title("rest of the block")
+			d.field(data, len(data), "zero")
+			return d.err
+		}
 		if err != nil {
 			return d.fail(err)
 		}

@@ -76,6 +76,7 @@ func TestFormatV1(t *testing.T) {
 		{"wal", formatBulk, DumpWAL, walHeaderSize - 4},
 		{"wal_fence", formatFence, DumpWAL, walHeaderSize - 4},
 		{"wal_segment", func() []byte { return slices.Concat(formatBulk(), formatBulk()) }, DumpWAL, walHeaderSize - 4},
+		{"wal_segment_block", func() []byte { return append(formatBulk(), make([]byte, walBlock-len(formatBulk()))...) }, DumpWAL, walHeaderSize - 4},
 		{"stream_set_object", formatStreamSet, DumpObject, objectHeaderSize - 4},
 		{"stream_object", formatStream, DumpObject, objectHeaderSize - 4},
 		{"composite_object", formatComposite, DumpComposite, -compositeTrailerSize},
@@ -118,7 +119,7 @@ func TestFormatV1(t *testing.T) {
 				}
 			}
 			for n := range len(data) {
-				if f.name == "wal_segment" && n == len(data)/2 {
+				if f.name == "wal_segment" && n == len(data)/2 || f.name == "wal_segment_block" && n >= len(formatBulk()) {
 					continue // one whole bulk
 				}
 				if err := f.dump(io.Discard, data[:n]); err == nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/tabletopic/tabletopic/internal/crc32c"
+	"github.com/tabletopic/tabletopic/internal/strictfs"
 	"github.com/tabletopic/tabletopic/objectstore"
 )
 
@@ -372,7 +373,7 @@ func (m *model) crash() {
 	for _, st := range m.streams {
 		st.pending.Wait()
 	}
-	m.fs, m.cfg.WALFS = fs, fs
+	m.fs, m.cfg.WALFS = fs, strictfs.FS{FS: fs}
 }
 
 func (m *model) switchWAL() {
@@ -463,7 +464,7 @@ func runModel(t *testing.T, seed uint64, cfg Config, faults objectstore.Faults, 
 			meta:   &flaky{MemoryManager: NewMemoryManager(), r: rand.New(rand.NewPCG(seed, 2)), compacted: make(map[ObjectKind]int)},
 		}
 		m.bucket = objectstore.NewFaulty(m.memory, faults)
-		m.cfg.WALDir, m.cfg.WALFS = "/wal", fs
+		m.cfg.WALDir, m.cfg.WALFS = "/wal", strictfs.FS{FS: fs}
 		m.cfg.DeleteGrace = 30 * time.Second // longer than a commit whose answer was lost takes to be tried again
 		m.streams = make([]*modelStream, 3)
 		for i := range m.streams {

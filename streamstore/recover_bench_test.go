@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
-
 	"github.com/tabletopic/tabletopic/objectstore"
 )
 
@@ -44,7 +42,7 @@ func BenchmarkRecovery(b *testing.B) {
 			return err
 		})
 	})
-	for name, cfg := range map[string]Config{"own/memory": {WAL: WALObject}, "own/file": {WAL: WALFile, WALDir: b.TempDir(), WALFS: vfs.Default}} {
+	for name, cfg := range map[string]Config{"own/memory": {WAL: WALObject}, "own/file": {WAL: WALFile, WALDir: b.TempDir()}} {
 		b.Run(name, func(b *testing.B) {
 			benchmarkRecovery(b, objectstore.NewMemory(), cfg, func(e *env, cfg Config) error {
 				s, err := Open(context.Background(), cfg, 1, e.bucket, e.meta, e.meta, newEnvLog())

@@ -17,6 +17,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/tabletopic/tabletopic/internal/crc32c"
+	"github.com/tabletopic/tabletopic/internal/strictfs"
 	"github.com/tabletopic/tabletopic/objectstore"
 )
 
@@ -49,7 +50,7 @@ func (c *countGets) Get(ctx context.Context, key string, off, n int64) ([]byte, 
 // config is small, so that a test meets every path, and waits for nothing.
 func (e *env) config(kind WALKind) Config {
 	return Config{
-		WAL: kind, WALDir: "/wal", WALFS: e.fs, WALLinger: time.Millisecond, WALBytes: 4 << 10,
+		WAL: kind, WALDir: "/wal", WALFS: strictfs.FS{FS: e.fs}, WALLinger: time.Millisecond, WALBytes: 4 << 10,
 		UploadBytes: 32 << 10, LogCacheBytes: 128 << 10, SplitBytes: 8 << 10, BlockBytes: 1 << 10,
 		SweepInterval: -1,
 	}

@@ -12,7 +12,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
+	"unsafe"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/tabletopic/tabletopic/internal/invariant"
@@ -26,6 +28,9 @@ const (
 	walSegmentSuffix = ".wal"
 	walFenceFile     = "FENCE"
 	walSegmentBytes  = 64 << 20
+
+	walBlock       = 4 << 10 // what is written past the page cache is whole blocks: any disk takes these
+	walBufferBytes = 1 << 20 // and so much of it at once
 )
 
 func walNodeDir(dir string, node NodeID) string {
@@ -47,12 +52,21 @@ type walSegment struct {
 // creates FENCE before it reads. On one machine, whose file system orders both, that is
 // safe: if the writer saw no FENCE, its bytes were in the file before FENCE came to be and
 // so before the taker read; else it acknowledges nothing.
+//
+// Where the file system can, bulks are written past the page cache: to have pages found, filled,
+// marked and sought out again by the fsync costs more than a copy into a buffer that stays. What
+// goes that way is whole blocks, so zeros follow a bulk up to the end of its block, and that block
+// is written again with what follows. The bytes that it held are the same then: on a disk that
+// writes each of its sectors whole or not at all, a crash in between leaves older bulks as they
+// were, whatever it leaves of the newer one.
 type fileWAL struct {
-	fs   vfs.FS
-	dir  string
-	log  *slog.Logger
-	file vfs.File // last segment; nil before the first bulk
-	size int64    // of the last segment
+	fs     vfs.FS
+	dir    string
+	log    *slog.Logger
+	file   vfs.File // last segment; nil before the first bulk
+	direct vfs.File // the same, past the page cache; nil if that is not possible
+	size   int64    // of the bulks in the last segment
+	buffer []byte   // walBufferBytes, aligned; begins with the bytes of the block that the last segment's bulks end in
 
 	mu       sync.Mutex   // the WAL's writer adds segments, the upload loop trims them
 	segments []walSegment // guarded by mu
@@ -107,21 +121,100 @@ func (d *fileWAL) writeSync(ctx context.Context, seq uint64, bulk [][]byte) erro
 			return err
 		}
 	}
-	for _, b := range bulk {
-		err := d.withRoom(ctx, func() error {
-			n, err := d.file.WriteAt(b, d.size) // Write of a vfs.File may change b, which readers share
-			d.size += int64(n)
-			b = b[n:]
-			return err
-		})
-		if err != nil {
-			return err
-		}
+	appendTo := d.appendPages
+	if d.direct != nil {
+		appendTo = d.appendBlocks
+	}
+	if err := appendTo(ctx, bulk); err != nil {
+		return err
 	}
 	if invariant.Off("file-wal-fsync") {
 		return nil
 	}
 	return d.file.SyncData()
+}
+
+// appendPages writes pieces to the end of the segment through the page cache.
+func (d *fileWAL) appendPages(ctx context.Context, pieces [][]byte) error {
+	for _, p := range pieces {
+		n, err := d.writeAt(ctx, d.file, p, d.size)
+		d.size += int64(n)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// appendBlocks does so past the page cache.
+func (d *fileWAL) appendBlocks(ctx context.Context, pieces [][]byte) error {
+	held := int(d.size % walBlock)
+	for len(pieces) > 0 {
+		n := copy(d.buffer[held:], pieces[0])
+		held += n
+		if n < len(pieces[0]) {
+			pieces[0] = pieces[0][n:]
+		} else if pieces = pieces[1:]; len(pieces) > 0 {
+			continue
+		}
+		if err := d.writeBlocks(ctx, held); err != nil {
+			return err
+		}
+		held = int(d.size % walBlock)
+	}
+	return nil
+}
+
+// writeBlocks writes the first held bytes of the buffer where the last block of the segment begins, and keeps of them what
+// is not a whole block.
+func (d *fileWAL) writeBlocks(ctx context.Context, held int) error {
+	at := d.size - d.size%walBlock
+	end := (held + walBlock - 1) / walBlock * walBlock
+	clear(d.buffer[held:end])
+	var err error
+	if d.direct != nil {
+		_, err = d.writeAt(ctx, d.direct, d.buffer[:end], at)
+	}
+	if errors.Is(err, syscall.EINVAL) { // the file system has no such writes, or one ended within a block when the disk was full
+		err = d.direct.Close()
+		d.direct = nil
+	}
+	if d.direct == nil && err == nil {
+		_, err = d.writeAt(ctx, d.file, d.buffer[:held], at)
+	}
+	if err != nil {
+		return err
+	}
+	d.size = at + int64(held)
+	if !invariant.Off("file-wal-block-kept") {
+		copy(d.buffer, d.buffer[held/walBlock*walBlock:held])
+	}
+	return nil
+}
+
+// writeAt returns how much of b it wrote.
+func (d *fileWAL) writeAt(ctx context.Context, f io.WriterAt, b []byte, at int64) (written int, err error) {
+	err = d.withRoom(ctx, func() error {
+		n, err := f.WriteAt(b[written:], at+int64(written)) // Write of a vfs.File may change b, which readers share
+		written += n
+		return err
+	})
+	return written, err
+}
+
+// A directFS is a file system that can be written past its page cache.
+type directFS interface {
+	// OpenDirect opens a file that exists. What is written to it is whole blocks, in the file and in memory; anything else
+	// ends with EINVAL, as any write does if the file system turns out not to be able to. A sync of the file, opened
+	// otherwise, makes it durable.
+	OpenDirect(name string) (vfs.File, error)
+}
+
+// alignedBuffer returns n bytes whose place in memory is a multiple of walBlock.
+func alignedBuffer(n int) []byte {
+	b := make([]byte, n+walBlock)
+	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (walBlock - 1)
+	return b[skip : skip+n : skip+n]
 }
 
 // roomInterval is how often a full disk is tried again.
@@ -170,11 +263,8 @@ func (d *fileWAL) check() error {
 }
 
 func (d *fileWAL) rotate(seq uint64) error {
-	if d.file != nil {
-		if err := d.file.Close(); err != nil {
-			return err
-		}
-		d.file = nil
+	if err := d.close(); err != nil {
+		return err
 	}
 	name := fmt.Sprintf("%016x%s", seq, walSegmentSuffix)
 	f, err := d.fs.OpenReadWrite(filepath.Join(d.dir, name), vfs.WriteCategoryUnspecified)
@@ -185,10 +275,27 @@ func (d *fileWAL) rotate(seq uint64) error {
 		return errors.Join(err, f.Close())
 	}
 	d.file, d.size = f, 0
+	d.openDirect(name)
 	d.mu.Lock()
 	d.segments = append(d.segments, walSegment{name, seq})
 	d.mu.Unlock()
 	return nil
+}
+
+// openDirect opens the segment past the page cache, if that is possible.
+func (d *fileWAL) openDirect(name string) {
+	fs, ok := d.fs.(directFS)
+	if !ok {
+		return
+	}
+	f, err := fs.OpenDirect(filepath.Join(d.dir, name))
+	if err != nil {
+		return
+	}
+	d.direct = f
+	if d.buffer == nil {
+		d.buffer = alignedBuffer(walBufferBytes)
+	}
 }
 
 // trim removes the segments that hold nothing from mark on. The last one always stays.
@@ -210,12 +317,15 @@ func (d *fileWAL) trim(_ context.Context, mark uint64) error {
 }
 
 func (d *fileWAL) close() error {
-	if d.file == nil {
-		return nil
+	var err error
+	if d.direct != nil {
+		err = d.direct.Close()
 	}
-	f := d.file
-	d.file = nil
-	return f.Close()
+	if d.file != nil {
+		err = errors.Join(err, d.file.Close())
+	}
+	d.direct, d.file = nil, nil
+	return err
 }
 
 // fileWALReader takes over the file WAL of an earlier life.
@@ -307,8 +417,8 @@ func listSegments(fs vfs.FS, dir string) ([]walSegment, error) {
 	return segments, nil
 }
 
-// readSegment returns the sequence after the segment's last whole bulk. Only the last
-// segment may end in a torn one.
+// readSegment returns the sequence after the segment's last whole bulk. Any may end in the zeros
+// of a block that the next bulk did not come to, the last alone in a torn one.
 func (r *fileWALReader) readSegment(ctx context.Context, name string, seq uint64, last bool, fn func(seq uint64, body []byte) error) (uint64, error) {
 	f, err := r.fs.Open(name)
 	if err != nil {
@@ -327,7 +437,10 @@ func (r *fileWALReader) readSegment(ctx context.Context, name string, seq uint64
 		if err == nil && (h.kind != bulkData || h.node != r.node || h.epoch != r.state.Epoch || h.seq != seq) {
 			err = corrupt("bulk %d of node %d epoch %d, want bulk %d of node %d epoch %d", h.seq, h.node, h.epoch, seq, r.node, r.state.Epoch)
 		}
-		if errors.Is(err, ErrCorrupt) && last && torn(data, pos, size, h) {
+		if errors.Is(err, ErrCorrupt) && endsAt(f, pos, size) {
+			return seq, nil
+		}
+		if errors.Is(err, ErrCorrupt) && last && torn(f, data, pos, size, h) {
 			r.log.Info("WAL ends in a bulk torn by a crash, never acknowledged", "file", name, "position", pos, "bytes", size-pos)
 			return seq, nil
 		}
@@ -362,10 +475,23 @@ func readFileBulk(f io.ReaderAt, pos, size int64) ([]byte, bulkHeader, error) {
 	return data, h, err
 }
 
+// endsAt reports whether the bulks of a segment may end at pos: nothing is there up to the end of
+// the block but zeros, and nothing at all behind it.
+func endsAt(f io.ReaderAt, pos, size int64) bool {
+	if size-pos >= walBlock {
+		return false
+	}
+	rest := make([]byte, max(size-pos, 0))
+	if _, err := f.ReadAt(rest, pos); err != nil && err != io.EOF {
+		return false
+	}
+	return !slices.ContainsFunc(rest, func(b byte) bool { return b != 0 })
+}
+
 // torn tells a bulk that a crash cut off from one that was whole once. A torn bulk is the
 // last thing in the file, and what is missing is missing from the end or reads as zeros in
 // whole sectors. Anything else has been durable, and may have been acknowledged.
-func torn(data []byte, pos, size int64, h bulkHeader) bool {
+func torn(f io.ReaderAt, data []byte, pos, size int64, h bulkHeader) bool {
 	const sector = 512
 	if invariant.Off("file-wal-torn-only") {
 		return true
@@ -377,7 +503,7 @@ func torn(data []byte, pos, size int64, h bulkHeader) bool {
 		if pos+int64(h.size()) > size {
 			return true
 		}
-		if pos+int64(h.size()) < size {
+		if !endsAt(f, pos+int64(h.size()), size) {
 			return false
 		}
 	}

@@ -1,15 +1,23 @@
 package streamstore
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/tabletopic/tabletopic/internal/strictfs"
 )
 
 // Appends that come while the disk is busy share the next fsync.
@@ -19,13 +27,13 @@ func TestFileWALGroupsCommits(t *testing.T) {
 	first, release := make(chan struct{}), make(chan struct{})
 	cfg := e.config(WALFile)
 	cfg.WALBytes = 1 << 20
-	cfg.WALFS = errorfs.Wrap(e.fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
+	cfg.WALFS = strictfs.FS{FS: errorfs.Wrap(e.fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind == errorfs.OpFileSyncData && syncs.Add(1) == 1 {
 			close(first)
 			<-release
 		}
 		return nil
-	}))
+	}))}
 	s := e.open(cfg)
 	st := e.create(s, 1, 1)[0]
 	want := numbered("r", 100, 10)
@@ -107,26 +115,246 @@ func TestFileWALOfAnotherVersionIsRefused(t *testing.T) {
 	}
 }
 
+// A writtenWAL is a file WAL and what was written to it.
+type writtenWAL struct {
+	t     *testing.T
+	fs    vfs.FS
+	wal   *fileWAL
+	bulks [][]byte // bodies
+}
+
+func newWrittenWAL(t *testing.T, fs vfs.FS, dir string) *writtenWAL {
+	wal, err := openFileWAL(fs, dir, Node{ID: 1, Epoch: 1}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &writtenWAL{t: t, fs: fs, wal: wal}
+}
+
+// write makes a bulk of n bytes durable, in pieces.
+func (w *writtenWAL) write(r *rand.Rand, n int) {
+	w.t.Helper()
+	b := &bulk{seq: uint64(len(w.bulks))}
+	b.reserve(walHeaderSize, 64)
+	for first := true; n > 0 || first; first = false {
+		payload := make([]byte, min(n, 1+r.IntN(300<<10)))
+		for i := range payload {
+			payload[i] = byte(1 + r.IntN(255)) // a sector of zeros is a lost one
+		}
+		rec := b.reserve(walRecordSize+len(payload), 4<<10)
+		batch := RecordBatch{Count: 1, MaxTimestamp: -1, Payload: rec[walRecordSize:]}
+		putRecordHeader(rec, walRecord{stream: 1, epoch: 1, batch: batch})
+		copy(batch.Payload, payload)
+		b.entries = append(b.entries, entry{batch: batch})
+		n -= len(payload)
+	}
+	pieces := b.seal(Node{ID: 1, Epoch: 1}, nonce{1})
+	body := slices.Concat(pieces...)
+	w.bulks = append(w.bulks, body[walHeaderSize:len(body)-walTrailerSize])
+	if err := w.wal.write(context.Background(), b.seq, pieces); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// data returns what the last segment holds.
+func (w *writtenWAL) data() []byte {
+	w.t.Helper()
+	f, err := w.fs.Open(filepath.Join(w.wal.dir, w.wal.segments[len(w.wal.segments)-1].name))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(f)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return data
+}
+
+// read returns the bodies that the next life finds in a segment.
+func (w *writtenWAL) read(fs vfs.FS) ([][]byte, error) {
+	r := &fileWALReader{fs: fs, dir: w.wal.dir, node: 1, state: WALState{Epoch: 1}, log: w.wal.log}
+	var got [][]byte
+	err := r.read(context.Background(), func(_ uint64, body []byte) error {
+		got = append(got, body)
+		return nil
+	})
+	return got, err
+}
+
+// check compares what the next life finds with all that was written.
+func (w *writtenWAL) check() {
+	w.t.Helper()
+	got, err := w.read(w.fs)
+	if err != nil || !slices.EqualFunc(got, w.bulks, bytes.Equal) {
+		w.t.Fatalf("read %d bulks, %v, want the %d that were written", len(got), err, len(w.bulks))
+	}
+}
+
+// sizeOfBulk is mostly that of a few small batches.
+func sizeOfBulk(r *rand.Rand) int {
+	switch r.IntN(20) {
+	case 0:
+		return r.IntN(3 * walBufferBytes)
+	case 1, 2, 3:
+		return r.IntN(10 * walBlock)
+	}
+	return r.IntN(walBlock)
+}
+
+// A disk writes each sector whole or not at all. Whatever sectors of a bulk a crash leaves out,
+// also of the block that an older bulk ends in, every older bulk is there, and the new one as a
+// whole or not.
+func TestFileWALOfTornSectors(t *testing.T) {
+	const sector = 512
+	cut, whole := 0, 0
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		w := newWrittenWAL(t, strictfs.FS{FS: vfs.NewMem()}, "/wal")
+		for range r.IntN(6) {
+			w.write(r, r.IntN(2*walBlock))
+		}
+		var before []byte
+		if len(w.bulks) > 0 {
+			before = w.data()
+		}
+		w.write(r, r.IntN(3*walBlock))
+		after := w.data()
+		for range 20 {
+			lost := r.IntN(101)
+			torn := append(slices.Clone(before), make([]byte, len(after)-len(before))...)
+			for at := 0; at < len(after); at += sector {
+				if r.IntN(100) >= lost {
+					copy(torn[at:at+sector], after[at:])
+				}
+			}
+			torn = torn[:max(len(before), len(torn)-r.IntN(3)*sector)]
+			fs := vfs.NewMem()
+			if err := errors.Join(fs.MkdirAll(w.wal.dir, 0o755), writeFile(fs, filepath.Join(w.wal.dir, w.wal.segments[0].name), torn)); err != nil {
+				t.Fatal(err)
+			}
+			got, err := w.read(fs)
+			if n := len(got); err != nil || n < len(w.bulks)-1 || !slices.EqualFunc(got, w.bulks[:n], bytes.Equal) {
+				t.Fatalf("seed %d: read %d bulks, %v, of %d, the last of them torn", seed, n, err, len(w.bulks))
+			}
+			if len(got) == len(w.bulks) {
+				whole++
+			} else {
+				cut++
+			}
+		}
+	}
+	if cut < 1000 || whole < 500 {
+		t.Errorf("the last bulk was cut %d times and whole %d times: too few to tell", cut, whole)
+	}
+}
+
+// A file system may refuse writes past the page cache when the file is opened, with the first of
+// them or with any: what comes then goes through the page cache.
+func TestFileWALWhereTheFileSystemRefuses(t *testing.T) {
+	for seed := range uint64(20) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		var written atomic.Int64
+		granted := int64(seed % 10)
+		w := newWrittenWAL(t, strictfs.FS{FS: vfs.NewMem(), Written: &written, Refuse: func() bool { return written.Load() == granted }}, "/wal")
+		for range 12 {
+			w.write(r, sizeOfBulk(r))
+		}
+		if n := written.Load(); n != granted {
+			t.Errorf("seed %d: %d writes past the page cache, want %d until they are refused", seed, n, granted)
+		}
+		w.check()
+	}
+	w := newWrittenWAL(t, vfs.NewMem(), "/wal")
+	w.write(rand.New(rand.NewPCG(0, 0)), walBlock)
+	if n, want := len(w.data()), len(w.bulks[0])+walFenceSize; n != want {
+		t.Errorf("a segment written through the page cache has %d bytes, want the %d of its bulk", n, want)
+	}
+	w.check()
+}
+
+// A write past the page cache that a full disk ends within a block is gone on with through it.
+func TestFileWALOnADiskThatIsFullWithinABlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(1, 1))
+		w := newWrittenWAL(t, &fullWithinBlock{strictfs.FS{FS: vfs.NewMem()}, 3}, "/wal")
+		for range 10 {
+			w.write(r, sizeOfBulk(r))
+		}
+		w.check()
+	})
+}
+
+// fullWithinBlock is a disk that is full when so many direct writes were made, for the time of one.
+type fullWithinBlock struct {
+	strictfs.FS
+	left int
+}
+
+func (f *fullWithinBlock) OpenDirect(name string) (vfs.File, error) {
+	file, err := f.FS.OpenDirect(name)
+	return fullFile{file, f, name}, err
+}
+
+type fullFile struct {
+	vfs.File
+	fs   *fullWithinBlock
+	name string
+}
+
+func (f fullFile) WriteAt(b []byte, at int64) (int, error) {
+	if f.fs.left--; f.fs.left != 0 {
+		return f.File.WriteAt(b, at)
+	}
+	file, err := f.fs.OpenReadWrite(f.name, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return 0, err
+	}
+	n, err := file.WriteAt(b[:700], at)
+	return n, errors.Join(err, file.Close(), errNoSpace)
+}
+
+// On this machine's disk, past the page cache where it can be, segments hold what was written.
+func TestFileWALOnDisk(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	w := newWrittenWAL(t, machineFS{vfs.Default}, t.TempDir())
+	for range 60 {
+		w.write(r, sizeOfBulk(r))
+	}
+	for len(w.wal.segments) < 2 {
+		w.write(r, 8<<20)
+	}
+	t.Logf("past the page cache: %v", w.wal.direct != nil)
+	w.check()
+	if err := w.wal.close(); err != nil {
+		t.Fatal(err)
+	}
+	w.check()
+}
+
 // A disk that is full when the next segment is made delays appends like one that is full in the
 // middle of it, and one that fails otherwise ends the node: nobody knows what it holds.
 func TestFileWALOnAFullOrBrokenDisk(t *testing.T) {
 	broken := errors.New("input/output error")
 	for _, c := range []struct {
-		op    errorfs.OpKind
-		err   error
-		waits bool
+		op     errorfs.OpKind
+		err    error
+		waits  bool
+		direct bool
 	}{
-		{errorfs.OpOpen, errNoSpace, true},
-		{errorfs.OpFileWriteAt, errNoSpace, true},
-		{errorfs.OpOpen, broken, false},
-		{errorfs.OpFileWriteAt, broken, false},
-		{errorfs.OpFileSyncData, broken, false},
+		{errorfs.OpOpen, errNoSpace, true, true},
+		{errorfs.OpFileWriteAt, errNoSpace, true, true},
+		{errorfs.OpFileWriteAt, errNoSpace, true, false},
+		{errorfs.OpOpen, broken, false, true},
+		{errorfs.OpFileWriteAt, broken, false, true},
+		{errorfs.OpFileWriteAt, broken, false, false},
+		{errorfs.OpFileSyncData, broken, false, true},
 	} {
 		e := newEnv(t)
 		var fails atomic.Bool
 		tried := make(chan struct{}, 1)
 		cfg := e.config(WALFile)
-		cfg.WALFS = errorfs.Wrap(e.fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		fs := errorfs.Wrap(e.fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
 			if op.Kind != c.op || !fails.Load() {
 				return nil
 			}
@@ -136,6 +364,9 @@ func TestFileWALOnAFullOrBrokenDisk(t *testing.T) {
 			}
 			return c.err
 		}))
+		if cfg.WALFS = fs; c.direct {
+			cfg.WALFS = strictfs.FS{FS: fs}
+		}
 		s := e.open(cfg)
 		st := e.create(s, 1, 1)[0]
 		if c.op != errorfs.OpOpen {

@@ -9,7 +9,8 @@ import (
 )
 
 // WAL bulk, version 1: one object of the s3 WAL, one group commit of the file WAL, where
-// bulks follow one another. Integers are big-endian.
+// bulks follow one another and zeros may follow the last, up to the end of a block of 4 KiB.
+// Integers are big-endian.
 //
 //	┌──────────┬───────┬────────┬─────┬────────┬─────────┬─────────┬────────────┬──────────┬─────────────┬─────┬───────────┐
 //	│ "TWAL" 4 │ ver 1 │ kind 1 │ 0 2 │ node 4 │ count 4 │ epoch 8 │ sequence 8 │ nonce 16 │ body size 8 │ 0 4 │ CRC-32C 4 │ header, 64

@@ -31,6 +31,7 @@ var level = map[string]int{
 	"internal/crc32c":             0,
 	"internal/limitlog":           0,
 	"internal/lab":                0,
+	"internal/strictfs":           0,
 	"internal/clickstream":        0,
 	"internal/protofile":          0,
 	"internal/archtest":           0,

@@ -16,6 +16,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tabletopic/tabletopic/internal/strictfs"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/objectstore"
 	"github.com/tabletopic/tabletopic/streamstore"
@@ -240,7 +241,7 @@ func (l *life) open(ctx context.Context) error {
 	}
 	l.line.managers, l.hangUp = meta, hangUp
 	cfg := l.n.w.plan.config
-	cfg.WAL, cfg.WALDir, cfg.WALFS = l.n.wal, "/wal", l.n.disk
+	cfg.WAL, cfg.WALDir, cfg.WALFS = l.n.wal, "/wal", strictfs.FS{FS: l.n.disk}
 	cfg.Jitter = l.jitter
 	if s, ok := meta.(*metadata.Store); ok {
 		cfg.Settled = s.Settled

@@ -1,0 +1,50 @@
+// Package strictfs is a file system for tests that demands of writes past the page cache what a kernel does.
+package strictfs
+
+import (
+	"fmt"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// block is what position, length and place in memory of a direct write must be multiples of, on any disk.
+const block = 4 << 10
+
+// FS is a file system whose files can be written past the page cache. It makes no difference to
+// what is durable: that is what was synced.
+type FS struct {
+	vfs.FS
+	// Written counts the direct writes, if not nil.
+	Written *atomic.Int64
+	// Refuse ends a direct write with EINVAL if it returns true. Nil refuses none.
+	Refuse func() bool
+}
+
+// OpenDirect opens a file that exists for writes past the page cache.
+func (fs FS) OpenDirect(name string) (vfs.File, error) {
+	f, err := fs.OpenReadWrite(name, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return nil, err
+	}
+	return file{f, fs}, nil
+}
+
+type file struct {
+	vfs.File
+	fs FS
+}
+
+// WriteAt writes whole blocks.
+func (f file) WriteAt(b []byte, at int64) (int, error) {
+	place := int64(uintptr(unsafe.Pointer(unsafe.SliceData(b))))
+	if (place|int64(len(b))|at)%block != 0 || f.fs.Refuse != nil && f.fs.Refuse() {
+		return 0, fmt.Errorf("write of %d bytes at %d past the page cache: %w", len(b), at, syscall.EINVAL)
+	}
+	if f.fs.Written != nil {
+		f.fs.Written.Add(1)
+	}
+	return f.File.WriteAt(b, at)
+}
