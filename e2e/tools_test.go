@@ -107,6 +107,9 @@ func (k *kafkaTools) session(runs []toolRun, at ...string) {
 		if code != r.code {
 			k.t.Errorf("%s %s: exit code %d, want %d\n%s", r.class, r.args, code, r.code, printed)
 		}
+		if r.code == 0 && strings.Contains(printed, "\n\tat ") { // of what the server refuses tools print the trace that they print with Kafka
+			k.t.Errorf("%s %s: a stack trace:\n%s", r.class, r.args, printed)
+		}
 		for _, says := range r.says {
 			if !strings.Contains(printed, says) {
 				k.t.Errorf("%s %s does not say %q:\n%s", r.class, r.args, says, printed)
