@@ -208,7 +208,7 @@ func (s *server) createTopic(name string, partitions int32, lag time.Duration, m
 
 func (s *server) registry() *sr.Client {
 	s.t.Helper()
-	cl, err := sr.NewClient(sr.URLs(s.registryURL()))
+	cl, err := sr.NewClient(sr.URLs(s.registryURL()), sr.HTTPClient(&http.Client{Timeout: time.Minute}))
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -62,6 +62,8 @@ type randomTopic struct {
 	// inferred are columns that there are when a value needs them.
 	inferred bool
 	key      randomKey
+	// spark reads the table in place of DuckDB.
+	spark bool
 	// later is the first record that comes after the server has died and the records before are in the table; 0 if all
 	// come at once. From then on those of a version that came before may be in a second partition.
 	later int64
@@ -576,6 +578,8 @@ func inTwoEngines(t *testing.T, topics []*randomTopic) {
 	var twice []*randomTopic
 	for _, x := range topics {
 		x.register(t, s)
+	}
+	for _, x := range topics {
 		if x.produce(t, 0, x.later); x.later > 0 {
 			twice = append(twice, x)
 		}
@@ -590,22 +594,38 @@ func inTwoEngines(t *testing.T, topics []*randomTopic) {
 	for _, x := range twice {
 		x.produce(t, x.later, 0)
 	}
-	var tables []string
 	letters := map[string]map[int64]*kgo.Record{}
 	for _, x := range topics {
 		held(x)
-		tables = append(tables, "SELECT * FROM ice.default."+tableName(x.name))
 		letters[x.name] = x.readLetters(t, s)
 		x.learn(t, s)
 	}
-	dirs := map[string]string{"duckdb": t.TempDir(), "pyiceberg": t.TempDir()}
-	for engine, dir := range dirs {
-		run(t, nil, "lab/query", append([]string{engine, "--uri", s.catalogURL(), "--parquet", dir}, tables...)...)
+	files := map[*randomTopic]map[string]string{} // of the rows of each topic, by engine
+	for _, engine := range []string{"duckdb", "spark", "pyiceberg"} {
+		var env, tables []string
+		dir := t.TempDir()
+		for _, x := range topics {
+			if engine != "pyiceberg" && x.spark != (engine == "spark") {
+				continue
+			}
+			if files[x] == nil {
+				files[x] = map[string]string{}
+			}
+			files[x][engine] = filepath.Join(dir, fmt.Sprintf("%d.parquet", len(tables)))
+			tables = append(tables, "SELECT * FROM ice.default."+tableName(x.name))
+		}
+		if len(tables) == 0 {
+			continue
+		}
+		if engine == "spark" {
+			env = sharedEngines(t)
+		}
+		run(t, env, "lab/query", append([]string{engine, "--uri", s.catalogURL(), "--parquet", dir}, tables...)...)
 	}
-	for i, x := range topics {
+	for _, x := range topics {
 		read := map[string][]map[string]any{}
-		for engine, dir := range dirs {
-			read[engine] = readParquet(t, filepath.Join(dir, fmt.Sprintf("%d.parquet", i)))
+		for engine, file := range files[x] {
+			read[engine] = readParquet(t, file)
 		}
 		x.compare(t, read, letters[x.name])
 	}
