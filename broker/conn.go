@@ -46,13 +46,15 @@ type conn struct {
 	authenticated atomic.Bool // the peer may ask for what needs it
 	raw           atomic.Bool // the next frame is a token of SASL, without a header
 
-	frames  chan frame                       // read → handle
-	answers chan *answer                     // handle → write; its capacity bounds the requests in flight
-	handled chan struct{}                    // closed when handle has ended
-	pending atomic.Int64                     // requests read and not yet answered
-	cold    *coldReads                       // of handle
-	fetches *fetchSession                    // of handle; nil for none
-	shares  map[shareMemberKey]*shareSession // of handle
+	frames    chan frame                       // read → handle
+	unhandled atomic.Int64                     // frames read that handle has not released
+	freed     chan struct{}                    // from handle when it has released one; cap 1
+	answers   chan *answer                     // handle → write; its capacity bounds the requests in flight
+	handled   chan struct{}                    // closed when handle has ended
+	pending   atomic.Int64                     // requests read and not yet answered
+	cold      *coldReads                       // of handle
+	fetches   *fetchSession                    // of handle; nil for none
+	shares    map[shareMemberKey]*shareSession // of handle
 
 	ctx    context.Context // ends when the peer is gone or the broker begins to stop
 	cancel context.CancelFunc
@@ -93,6 +95,7 @@ func newConn(b *Broker, l *Listener, nc net.Conn) *conn {
 	c := &conn{
 		b: b, listener: l, nc: nc, in: bufio.NewReader(nc), peer: peer,
 		frames:  make(chan frame, 1),
+		freed:   make(chan struct{}, 1),
 		answers: make(chan *answer, b.cfg.MaxInFlight),
 		handled: make(chan struct{}),
 		shares:  make(map[shareMemberKey]*shareSession),
@@ -152,6 +155,7 @@ func (c *conn) read() {
 			return
 		}
 		c.pending.Add(1)
+		c.unhandled.Add(1)
 		c.b.m.bytesIn.Add(float64(len(f.data) + 4))
 		select {
 		case c.frames <- f:
@@ -193,6 +197,11 @@ func (c *conn) readFrame() (frame, error) {
 		return frame{}, fmt.Errorf("request of %d bytes (0x%x): the limit is %d, the least %d; is this a Kafka client, and does it use TLS just as the listener %s does?", size, head, most, least, c.listener.Name)
 	}
 	c.in.Discard(4)
+	if size > frameAlone {
+		if err := c.awaitHandled(); err != nil {
+			return frame{}, err
+		}
+	}
 	f := frame{b: c.b, memory: c.b.reqMemory}
 	if !c.authenticated.Load() && !invariant.Off("kafka-auth-memory") {
 		f.memory = c.b.authMemory
@@ -217,6 +226,25 @@ func (c *conn) readFrame() (frame, error) {
 		f.data = data
 	}
 	return f, nil
+}
+
+// awaitHandled returns when the requests before have been handled. Of large ones a connection has one in memory, and not
+// three: one that is handled, one that waits for it, and one that is read. The rest waits as well in the buffers of the
+// sockets, for its turn comes no sooner.
+func (c *conn) awaitHandled() error {
+	if invariant.Off("large-requests-one-by-one") {
+		return nil
+	}
+	for c.unhandled.Load() > 0 {
+		select {
+		case <-c.freed:
+		case <-c.handled:
+			return context.Canceled
+		case <-c.ctx.Done():
+			return context.Cause(c.ctx)
+		}
+	}
+	return nil
 }
 
 // reserve lets f have room bytes. Who has some already does not wait for long: all others that read might do
@@ -314,6 +342,11 @@ func (c *conn) handle() {
 			c.b.frames.put(f.data) // its records were copied when they were appended
 		}
 		f.release()
+		c.unhandled.Add(-1)
+		select {
+		case c.freed <- struct{}{}:
+		default:
+		}
 		if err != nil {
 			c.closing(err)
 			return

@@ -5,12 +5,15 @@ import (
 	"sync"
 )
 
-// Frames of these sizes, powers of two, are used again: 64 KiB, the first stage of a larger one, to 8 MiB. Smaller
-// ones cost little. Larger ones are rare: Kafka's clients send requests of 1 MB at most unless they are told otherwise,
-// franz-go one batch of that size for each of several partitions.
+// Frames of these sizes, powers of two, are used again: 64 KiB, the first stage of a larger one, to 64 MiB. Smaller
+// ones cost little. Kafka's clients send requests of 1 MB at most unless they are told otherwise, franz-go one batch of
+// that size for each of many partitions.
 const (
 	minFrameClass = 16
-	maxFrameClass = 23
+	maxFrameClass = 26
+
+	// Of larger frames a connection has one in memory at a time.
+	frameAlone = 8 << 20
 )
 
 // frameBuffers keeps the memory of large Produce requests for the next. A server that takes 500 MB a second would else

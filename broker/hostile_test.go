@@ -633,6 +633,46 @@ func TestLargeRequestsLeaveRoomForSmallOnes(t *testing.T) {
 	}
 }
 
+// A large request behind one that waits holds no memory: others have it meanwhile, and it is answered in its turn.
+func TestLargeRequestsWaitOutsideForThoseBefore(t *testing.T) {
+	const size = frameAlone + 1<<20
+	b := start(t, Config{MaxRequestBytes: size, MaxRequestMemory: size * 4 / 3}) // room for one
+	topic := b.topic(t, "t", 1)
+	frame := kmsg.NewRequestFormatter().AppendRequest(nil, produceRequest(9, topic, 0, -1, nil), 1)
+	frame = append(frame, make([]byte, size-len(frame)+4)...)
+	binary.BigEndian.PutUint32(frame, size)
+
+	waiting := b.dial(t)
+	fetch := fetchRequest(11, topic, 0)
+	fetch.MaxWaitMillis, fetch.MinBytes = 60_000, 1
+	if _, err := waiting.Write(kmsg.NewRequestFormatter().AppendRequest(nil, fetch, 1)); err != nil {
+		t.Fatal(err)
+	}
+	sent := make(chan error, 1)
+	go func() {
+		_, err := waiting.Write(frame)
+		sent <- err
+	}()
+	other := b.dial(t)
+	for i := range 20 { // a request that waits for memory gets it after the first
+		if _, err := other.Write(frame); err != nil {
+			t.Fatalf("request %d: %v", i, err)
+		}
+		if _, err := other.frame(); err != nil {
+			t.Fatalf("answer %d: %v", i, err)
+		}
+	}
+	b.dial(t).ask(produceRequest(9, topic, 0, -1, testBatch(t, 1, 100)))
+	for _, what := range []string{"fetch", "large request"} {
+		if _, err := waiting.frame(); err != nil {
+			t.Errorf("answer to the %s: %v", what, err)
+		}
+	}
+	if err := <-sent; err != nil {
+		t.Error(err)
+	}
+}
+
 // Requests that have a part of the memory that they need, and wait for the rest of it, do not wait for each other
 // for ever: some are cut off, and the broker goes on.
 func TestLargeRequestsDoNotWaitForEachOther(t *testing.T) {
