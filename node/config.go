@@ -126,6 +126,7 @@ type Config struct {
 	ShareRecordLocks int
 
 	TableMemory       int64
+	Garbage           int64 // bytes; of the process, so Open leaves it to its caller
 	TableSweep        time.Duration
 	TableSweepGrace   time.Duration
 	CatalogURI        string
@@ -158,7 +159,7 @@ func (c *Config) Fields() []Field {
 		NodeID: 1, Data: "./tabletopic-data", Kafka: "127.0.0.1:9092", HTTP: "127.0.0.1:8081",
 		KafkaProtocol: plaintext, SASLMechanisms: "SCRAM-SHA-256,SCRAM-SHA-512", OAuthPrincipal: "sub", OAuthSkew: 30 * time.Second, AuthTimeout: 10 * time.Second,
 		WALLinger: 250 * time.Millisecond, WALInflight: 16, WALHedgeMin: 100 * time.Millisecond, WALBytes: 8 << 20, WALUnflushed: 256 << 20,
-		LogCache: 256 << 20, BlockCache: 64 << 20, ReadAhead: 16 << 20, ReadInflight: 32, UploadBytes: 64 << 20, UploadStreams: 20_000, UploadInterval: time.Minute,
+		LogCache: 128 << 20, BlockCache: 64 << 20, ReadAhead: 16 << 20, ReadInflight: 32, UploadBytes: 32 << 20, UploadStreams: 20_000, UploadInterval: time.Minute,
 		CompactionInterval: 5 * time.Minute, CompactionMinor: 10 * time.Minute, CompactionMajor: time.Hour, CompactionMemory: 200 << 20,
 		CompactionObjects: 500, CompactionRate: 32 << 20, CompactionSplit: 8 << 20, ForceSplit: 2 * time.Hour, MinorBytes: 8 << 20, MajorBytes: 10 << 30,
 		CleanupInterval: time.Minute, CleanupBytes: 512 << 20, RetentionInterval: 30 * time.Second, CleanerInterval: 15 * time.Second, MetadataSnapshotInterval: 10 * time.Second, CleanerDedupe: 64 << 20, CleanInterval: time.Minute,
@@ -173,7 +174,7 @@ func (c *Config) Fields() []Field {
 			ShareSession: 45 * time.Second, ShareHeartbeat: 5 * time.Second, ShareMaxSize: 200,
 		},
 		GroupMigration: string(group.MigrateBoth), MaxShareSessions: 2000, ShareRecordLock: 30 * time.Second, ShareDeliveries: 5, ShareRecordLocks: 2000,
-		TableMemory: 256 << 20, TableSweep: 10 * time.Minute, TableSweepGrace: time.Hour,
+		TableMemory: 256 << 20, Garbage: 64 << 20, TableSweep: 10 * time.Minute, TableSweepGrace: time.Hour,
 		RESTCredentials: "none", RESTCacheBytes: 64 << 20, SchemaCache: 64 << 20, ShutdownTimeout: 30 * time.Second,
 	}
 	return []Field{
@@ -280,6 +281,7 @@ func (c *Config) Fields() []Field {
 		{"group-share-delivery-count-limit", &c.ShareDeliveries, "how often a record is given to members of a share group, unless the group says it"},
 		{"group-share-partition-max-record-locks", &c.ShareRecordLocks, "most records of a partition that a share group has in flight, unless the group says it"},
 		{"table-memory-bytes", &c.TableMemory, "memory for rows on their way into data files, in bytes"},
+		{"garbage-bytes", &c.Garbage, "memory that may wait for the garbage collector, in bytes, but at most half of what is in use; more if a collection would cost much; the environment variable GOGC goes before it"},
 		{"table-sweep-interval", &c.TableSweep, "how often files of tables that no commit took are looked for, and deleted"},
 		{"table-sweep-grace", &c.TableSweepGrace, "how long such a file is left alone after it was written or last named in the control log; half of it is longer than a request may be on its way to a catalog, and than clocks of nodes may differ"},
 		{"catalog-uri", &c.CatalogURI, "external Iceberg REST catalog to commit to; the built-in catalog if empty"},
@@ -437,6 +439,7 @@ func (c *Config) bounds() error {
 		within("group-share-delivery-count-limit", c.ShareDeliveries, 2, 100),
 		within("group-share-partition-max-record-locks", c.ShareRecordLocks, 100, 10_000),
 		within("table-memory-bytes", c.TableMemory, 1, large),
+		within("garbage-bytes", c.Garbage, 1, large),
 		within("rest-catalog-cache-bytes", c.RESTCacheBytes, 0, large),
 		within("schema-cache-bytes", c.SchemaCache, 0, large),
 		within("shutdown-timeout", c.ShutdownTimeout, tick, long),

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
@@ -42,7 +41,7 @@ that before the file. Credentials of S3 come from the default chain of AWS.`,
 			return err
 		}
 		log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
-		limitGarbage()
+		limitGarbage(cfg.Garbage)
 		n, err := node.Open(cmd.Context(), cfg, log)
 		if err != nil {
 			return err
@@ -52,13 +51,4 @@ that before the file. Credentials of S3 come from the default chain of AWS.`,
 		return errors.Join(err, n.Close())
 	}
 	return cmd
-}
-
-// limitGarbage lets the heap grow by half between collections, unless GOGC says otherwise.
-// Nearly all of it is records, without pointers and cheap to collect around: the default
-// would double what the caches hold.
-func limitGarbage() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(50)
-	}
 }
