@@ -149,7 +149,7 @@ func (k *kafkaRun) throughput(side, round, size int, partitions int32, bytes int
 		}
 		k.rate(side, "consume the last 64 MiB, several times", m, times*tail*kib)
 
-		// Our log cache has the newest 256 MiB, the page cache none of the rest.
+		// Our log cache has the newest 128 MiB, the page cache none of the rest.
 		k.dropPages(e.data)
 		m = e.measure()
 		k.consume(e.server, topic, partitions, 0, n/4)

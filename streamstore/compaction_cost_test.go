@@ -43,7 +43,7 @@ func TestRequestsPerGiB(t *testing.T) {
 			e := newEnv(t)
 			bucket := objectstore.Observe(objectstore.Observe(e.memory, &count), &by)
 			cfg := Config{
-				WALBytes: 8 << 20 / scale, UploadBytes: 64 << 20 / scale, LogCacheBytes: 256 << 20 / scale, SplitBytes: 8 << 20 / scale,
+				WALBytes: 8 << 20 / scale, UploadBytes: 32 << 20 / scale, LogCacheBytes: 128 << 20 / scale, SplitBytes: 8 << 20 / scale,
 				BlockBytes: 512 << 10 / scale, CompactionBytes: 200 << 20 / scale, CompactionRate: 32 << 20 / scale, MinorBytes: 8 << 20 / scale,
 			}
 			s, err := Open(context.Background(), cfg, 1, bucket, e.meta, e.meta, newEnvLog())

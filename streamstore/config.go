@@ -42,9 +42,9 @@ type Config struct {
 	WALUnflushedBytes int64
 	// LogCacheBytes bounds all appended data in memory: waiting for the WAL, waiting for
 	// upload, and kept for tail reads; the buffers of a WAL bulk may come on top. Appends
-	// block when the first two reach it. 256 MiB if zero; at least twice UploadBytes.
+	// block when the first two reach it. 128 MiB if zero; at least twice UploadBytes.
 	LogCacheBytes int64
-	// UploadBytes archives the log cache's active block for upload. 64 MiB if zero.
+	// UploadBytes archives the log cache's active block for upload. 32 MiB if zero.
 	UploadBytes int64
 	// UploadStreams archives it before it holds data of more streams than this, which bounds
 	// the streams of a stream set object, compacted ones too, and the transactions that commit
@@ -145,8 +145,8 @@ func (c *Config) setDefaults() {
 	setDefault(&c.WALHedgeInflight, 4)
 	setDefault(&c.WALHedgePercent, 5)
 	setDefault(&c.WALUnflushedBytes, 1<<30)
-	setDefault(&c.LogCacheBytes, 256<<20)
-	setDefault(&c.UploadBytes, 64<<20)
+	setDefault(&c.LogCacheBytes, 128<<20)
+	setDefault(&c.UploadBytes, 32<<20)
 	setDefault(&c.UploadStreams, 20_000)
 	setDefault(&c.UploadInterval, time.Minute)
 	setDefault(&c.UploadInflight, 3)

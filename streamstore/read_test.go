@@ -261,7 +261,7 @@ func TestRequestsPerUpload(t *testing.T) { synctest.Test(t, testRequestsPerUploa
 func testRequestsPerUpload(t *testing.T) {
 	e := newEnv(t)
 	o := e.observe()
-	s := e.open(Config{CleanInterval: -1, WALLinger: time.Minute, LogCacheBytes: 512 << 20})
+	s := e.open(Config{CleanInterval: -1, WALLinger: time.Minute, LogCacheBytes: 512 << 20, UploadBytes: 64 << 20})
 	streams := e.create(s, 10, 1)
 	payload := make([]byte, 128<<10)
 	var wg sync.WaitGroup
