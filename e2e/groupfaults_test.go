@@ -28,6 +28,7 @@ func TestGroupsOfTheCoordinatorOutliveAllServers(t *testing.T) {
 	c := newChaos(t, uint64(time.Now().UnixNano()), 2, "--group-consumer-heartbeat-interval", "500ms", "--group-consumer-min-heartbeat-interval", "500ms", "--group-share-heartbeat-interval", "500ms")
 	h := &histories{t: t, servers: c.servers, groups: []string{"watch"}}
 	const partitions = 4
+	topics := map[string]int32{"source": partitions}
 	one := c.servers[0]
 	if _, err := one.admin().CreateTopic(context.Background(), partitions, 1, nil, "source"); err != nil {
 		t.Fatal(err)
@@ -49,7 +50,7 @@ func TestGroupsOfTheCoordinatorOutliveAllServers(t *testing.T) {
 		})
 		readers.Go(func() { taken.take(reading, h) })
 	}
-	readers.Go(func() { h.observe(reading, map[string]int32{"source": partitions}) })
+	readers.Go(func() { h.observe(reading, topics) })
 	rounds := 0
 	for end := time.Now().Add(length); time.Now().Before(end) || rounds < 2; rounds++ {
 		c.round()
@@ -64,6 +65,7 @@ func TestGroupsOfTheCoordinatorOutliveAllServers(t *testing.T) {
 	shareGroupDone(t, one, "takers", partitions)
 	leave()
 	readers.Wait()
+	h.observeAtLast(topics)
 	records := 0
 	for at, values := range log {
 		for o, v := range values {

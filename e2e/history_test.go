@@ -81,6 +81,7 @@ func TestHistories(t *testing.T) {
 	}
 	unwatch()
 	watchers.Wait()
+	h.observeAtLast(topics)
 	committed := map[string]map[history.TopicPartition]int64{"copy": h.committed("copy"), "watch": h.committed("watch")}
 	for _, v := range h.Check(log, map[string][]string{"copy": {"source"}, "watch": {"target", "mixed"}}, committed) {
 		t.Errorf("%s: %s", v.Property, v.Text)
@@ -414,7 +415,7 @@ func (h *histories) observe(ctx context.Context, topics map[string]int32) {
 	tick := time.NewTicker(300 * time.Millisecond)
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		h.observeOnce(ctx, cl, slices.Sorted(maps.Keys(topics)))
+		_ = h.observeOnce(ctx, cl, slices.Sorted(maps.Keys(topics))) // a server may be down
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -422,18 +423,36 @@ func (h *histories) observe(ctx context.Context, topics map[string]int32) {
 	}
 }
 
-func (h *histories) observeOnce(ctx context.Context, cl *kgo.Client, topics []string) {
+// observeAtLast observes what is there when nothing is written any more: without it, the last observation may be of before
+// the last record.
+func (h *histories) observeAtLast(topics map[string]int32) {
+	h.t.Helper()
+	cl := h.client()
+	if cl == nil {
+		return
+	}
+	defer cl.Close()
+	eventually(h.t, 2*time.Minute, "a last observation", func() error {
+		return h.observeOnce(context.Background(), cl, slices.Sorted(maps.Keys(topics)))
+	})
+}
+
+// observeOnce returns an error if it did not observe all logs.
+func (h *histories) observeOnce(ctx context.Context, cl *kgo.Client, topics []string) error {
 	admin := kadm.NewClient(cl)
 	ask, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	starts, err1 := admin.ListStartOffsets(ask, topics...)
 	stable, err2 := admin.ListCommittedOffsets(ask, topics...)
 	ends, err3 := admin.ListEndOffsets(ask, topics...)
-	if errors.Join(err1, err2, err3) == nil {
+	failed := errors.Join(err1, err2, err3)
+	if failed == nil {
 		starts.Each(func(o kadm.ListedOffset) {
 			l, _ := stable.Lookup(o.Topic, o.Partition)
 			e, _ := ends.Lookup(o.Topic, o.Partition)
-			if errors.Join(o.Err, l.Err, e.Err) == nil {
+			if err := errors.Join(o.Err, l.Err, e.Err); err != nil {
+				failed = err
+			} else {
 				h.Observed(history.TopicPartition{Topic: o.Topic, Index: o.Partition}, o.Offset, l.Offset, e.Offset)
 			}
 		})
@@ -449,6 +468,7 @@ func (h *histories) observeOnce(ctx context.Context, cl *kgo.Client, topics []st
 			}
 		})
 	}
+	return failed
 }
 
 // committed returns what a group has committed.

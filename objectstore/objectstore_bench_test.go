@@ -4,36 +4,28 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/tabletopic/tabletopic/internal/lab"
 	"github.com/tabletopic/tabletopic/objectstore"
 )
 
 const benchBytes = 4 << 20
 
-// cpu is what the process has used, without the server, which is another one.
-func cpu() time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
 func bench(b *testing.B, bytes int, do func(i int) error) {
 	b.ReportAllocs()
 	b.SetBytes(int64(bytes))
-	begin, i := cpu(), 0
+	begin, i := lab.CPU(b), 0
 	for b.Loop() {
 		if err := do(i); err != nil {
 			b.Fatal(err)
 		}
 		i++
 	}
-	b.ReportMetric(float64((cpu()-begin).Microseconds())/float64(b.N)/1000, "cpu-ms/op")
+	b.ReportMetric(float64((lab.CPU(b)-begin).Microseconds())/float64(b.N)/1000, "cpu-ms/op")
 }
 
 func benchBucket(b *testing.B, bucket objectstore.Bucket) {

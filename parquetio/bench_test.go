@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
@@ -42,20 +41,11 @@ func benchPayloads(encode func([]byte, *clickstream.Event) []byte) (payloads [][
 	return payloads, int64(len(buf))
 }
 
-// cpuTime is what the process has used, whatever else the machine does.
-func cpuTime() time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
 // report gives the rates since CPU time begin.
 func report(b *testing.B, begin time.Duration, size int64, file int64) {
 	rows := float64(b.N) * benchRows
 	b.ReportMetric(rows/b.Elapsed().Seconds(), "rows/s")
-	b.ReportMetric(rows/(cpuTime()-begin).Seconds(), "rows/cpu-s")
+	b.ReportMetric(rows/(lab.CPU(b)-begin).Seconds(), "rows/cpu-s")
 	b.ReportMetric(float64(b.N)*float64(size)/1e6/b.Elapsed().Seconds(), "MB/s")
 	b.ReportMetric(float64(file)/benchRows, "fileB/row")
 }
@@ -79,7 +69,7 @@ func BenchmarkConvertJSON(b *testing.B) {
 func benchConvert(b *testing.B, r *rig, payloads [][]byte, size int64) {
 	b.ReportAllocs()
 	var file int64
-	begin := cpuTime()
+	begin := lab.CPU(b)
 	for b.Loop() {
 		w, err := NewWriter(r.table, WriterConfig{})
 		if err != nil {
@@ -179,7 +169,7 @@ func BenchmarkDecodeJSON(b *testing.B) {
 
 func benchDecode(b *testing.B, r *rig, payloads [][]byte, size int64) {
 	b.ReportAllocs()
-	begin := cpuTime()
+	begin := lab.CPU(b)
 	for b.Loop() {
 		for i, p := range payloads {
 			if err := r.builder.Append(r.decoder, p, RecordMeta{Partition: 1, Offset: int64(i), Timestamp: 1767225600000}); err != nil {
@@ -233,7 +223,7 @@ func BenchmarkConvertJSONPlainWay(b *testing.B) {
 // BenchmarkDecodeJSONPlainWay is the reading alone.
 func BenchmarkDecodeJSONPlainWay(b *testing.B) {
 	payloads, size := benchPayloads(clickstream.AppendJSON)
-	begin := cpuTime()
+	begin := lab.CPU(b)
 	for b.Loop() {
 		for _, p := range payloads {
 			if _, err := plainJSON(p); err != nil {
@@ -279,7 +269,7 @@ func benchPlainWay(b *testing.B, payloads [][]byte, size int64, add func(rb *arr
 	}, nil)
 	b.ReportAllocs()
 	var file int64
-	begin := cpuTime()
+	begin := lab.CPU(b)
 	for b.Loop() {
 		var out chunks
 		w, err := pqarrow.NewFileWriter(arrowSchema, &out, parquet.NewWriterProperties(parquet.WithCompression(compress.Codecs.Zstd)), pqarrow.DefaultWriterProps())

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime/debug"
 	"strings"
 	"unicode/utf8"
 
@@ -151,14 +152,15 @@ func (b *Builder) Append(d *Decoder, payload []byte, m RecordMeta) error {
 	return b.endRow(b.decode(d.program, payload) && b.putKey(d.key, m), m)
 }
 
-// decode has a program put a payload into the row at hand. If it panics, in others' code or in ours, the
-// record is to blame: a log holds it for good, and a server that ends with it would end each time it comes there.
+// decode has a program put a payload into the row at hand. If it panics, in others' code or in ours, that is
+// the error of the record: a log holds it for good, and a server that ends with it would end each time it comes there.
 func (b *Builder) decode(p program, payload []byte) (ok bool) {
 	defer func() {
 		if r := recover(); r != nil {
 			clear(b.folded)
 			b.spare, b.folding = nil, b.folding[:0]
 			ok = b.failed(-1, 0, fmt.Sprintf("the decoder fails: %v", r)) >= 0
+			b.bad.Stack = debug.Stack()
 		}
 	}()
 	return p.decode(b, payload)

@@ -15,6 +15,7 @@ type DecodeError struct {
 	Field  string // dotted path of the column, empty for the record as a whole
 	Byte   int    // position in the payload
 	Reason string
+	Stack  []byte // of a decoder that panicked, nil if the record alone is to blame
 }
 
 func (e *DecodeError) Error() string {

@@ -1,6 +1,7 @@
 package parquetio
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -121,8 +122,10 @@ func TestFailedRowsLeaveNoTrace(t *testing.T) {
 			if err := dirty.builder.Append(dirty.decoder, payload[:r.IntN(len(payload))], meta); err == nil {
 				t.Fatal("truncated record was accepted")
 			}
-			if err := dirty.builder.Append(&broken, payload[:r.IntN(len(payload)+1)], meta); err == nil || !strings.Contains(err.Error(), "the decoder fails: ") {
-				t.Fatalf("a decoder that panics: %v", err)
+			var wrong *DecodeError
+			err := dirty.builder.Append(&broken, payload[:r.IntN(len(payload)+1)], meta)
+			if !errors.As(err, &wrong) || !strings.Contains(wrong.Reason, "the decoder fails: a fault") || !bytes.Contains(wrong.Stack, []byte("panicking.decode")) {
+				t.Fatalf("a decoder that panics: %v\n%s", err, wrong.Stack)
 			}
 		}
 		for _, rig := range []*rig{clean, dirty} {

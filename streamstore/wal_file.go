@@ -60,13 +60,14 @@ type walSegment struct {
 // writes each of its sectors whole or not at all, a crash in between leaves older bulks as they
 // were, whatever it leaves of the newer one.
 type fileWAL struct {
-	fs     vfs.FS
-	dir    string
-	log    *slog.Logger
-	file   vfs.File // last segment; nil before the first bulk
-	direct vfs.File // the same, past the page cache; nil if that is not possible
-	size   int64    // of the bulks in the last segment
-	buffer []byte   // walBufferBytes, aligned; begins with the bytes of the block that the last segment's bulks end in
+	fs      vfs.FS
+	dir     string
+	log     *slog.Logger
+	file    vfs.File // last segment; nil before the first bulk
+	direct  vfs.File // the same, past the page cache; nil if that is not possible
+	size    int64    // of the bulks in the last segment
+	refused bool     // direct was, and the log has it
+	buffer  []byte   // walBufferBytes, aligned; begins with the bytes of the block that the last segment's bulks end in
 
 	mu       sync.Mutex   // the WAL's writer adds segments, the upload loop trims them
 	segments []walSegment // guarded by mu
@@ -176,6 +177,7 @@ func (d *fileWAL) writeBlocks(ctx context.Context, held int) error {
 		_, err = d.writeAt(ctx, d.direct, d.buffer[:end], at)
 	}
 	if errors.Is(err, syscall.EINVAL) { // the file system has no such writes, or one ended within a block when the disk was full
+		d.throughCache(err)
 		err = d.direct.Close()
 		d.direct = nil
 	}
@@ -290,11 +292,20 @@ func (d *fileWAL) openDirect(name string) {
 	}
 	f, err := fs.OpenDirect(filepath.Join(d.dir, name))
 	if err != nil {
+		d.throughCache(err)
 		return
 	}
 	d.direct = f
 	if d.buffer == nil {
 		d.buffer = alignedBuffer(walBufferBytes)
+	}
+}
+
+// throughCache says, once, why a segment goes through the page cache.
+func (d *fileWAL) throughCache(err error) {
+	if !d.refused {
+		d.refused = true
+		d.log.Info("WAL goes through the page cache, which takes more CPU: the file system does not take it past that", "directory", d.dir, "error", err)
 	}
 }
 

@@ -9,7 +9,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"golang.org/x/sys/unix"
+
+	"github.com/tabletopic/tabletopic/internal/lab"
 )
 
 // BenchmarkFileWAL makes bulks durable one after another, on the disk of TMPDIR, through the page
@@ -51,7 +52,7 @@ func writeBulks(b *testing.B, fs vfs.FS, n, size int) (cpu time.Duration, took [
 		b.Fatal(err)
 	}
 	chunks := slices.Collect(slices.Chunk(make([]byte, size), 1<<20))
-	began := usedCPU(b)
+	began := lab.CPU(b)
 	for seq := range n {
 		start := time.Now()
 		if err := w.write(context.Background(), uint64(seq), slices.Clone(chunks)); err != nil {
@@ -59,17 +60,9 @@ func writeBulks(b *testing.B, fs vfs.FS, n, size int) (cpu time.Duration, took [
 		}
 		took = append(took, time.Since(start))
 	}
-	cpu = usedCPU(b) - began
+	cpu = lab.CPU(b) - began
 	if err := w.close(); err != nil {
 		b.Fatal(err)
 	}
 	return cpu, took
-}
-
-func usedCPU(b *testing.B) time.Duration {
-	var r unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }

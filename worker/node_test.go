@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"syscall"
 	"testing"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/tabletopic/tabletopic/coordinator/control"
 	"github.com/tabletopic/tabletopic/internal/clickstream"
 	"github.com/tabletopic/tabletopic/internal/invariant"
+	"github.com/tabletopic/tabletopic/internal/lab"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/objectstore"
 	"github.com/tabletopic/tabletopic/partition"
@@ -517,9 +517,9 @@ func BenchmarkGarbage(b *testing.B) {
 						l := newMachine(b).start()
 						l.clicksIn(b, format, rows, 100*side)
 						runtime.GC()
-						begin := cpuSeconds(b)
+						begin := lab.CPU(b)
 						l.drain(b)
-						rates[side] = append(rates[side], rows/(cpuSeconds(b)-begin))
+						rates[side] = append(rates[side], rows/(lab.CPU(b)-begin).Seconds())
 						l.stop()
 					}
 					ratios = append(ratios, rates[1][len(rates[1])-1]/rates[0][len(rates[0])-1])
@@ -531,16 +531,6 @@ func BenchmarkGarbage(b *testing.B) {
 			b.ReportMetric(median(ratios), "ratio")
 		})
 	}
-}
-
-// cpuSeconds is what the process has used, whatever else the machine does.
-func cpuSeconds(b *testing.B) float64 {
-	b.Helper()
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
 }
 
 func median(v []float64) float64 {

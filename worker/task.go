@@ -539,6 +539,10 @@ func (t *task) record(ctx context.Context, rec *record.Record, m parquetio.Recor
 		case again:
 			return t.record(ctx, rec, m)
 		}
+		if wrong.Stack != nil {
+			t.w.faults.Warn("a decoder fails: this is a fault of the program, and the record is not lost", "partition", t.p.index, "offset", rec.Offset,
+				"schema", value.writer, "error", err, "stack", string(wrong.Stack))
+		}
 		return t.dead(rec, &unfit{CauseUndecodable, err.Error()}, value.writer.Schema)
 	case errors.Is(err, parquetio.ErrFull):
 		t.split, t.full = true, true

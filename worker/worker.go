@@ -32,6 +32,7 @@ import (
 
 	"github.com/tabletopic/tabletopic/catalog"
 	"github.com/tabletopic/tabletopic/coordinator/control"
+	"github.com/tabletopic/tabletopic/internal/limitlog"
 	"github.com/tabletopic/tabletopic/parquetio"
 	"github.com/tabletopic/tabletopic/partition"
 	"github.com/tabletopic/tabletopic/record"
@@ -135,6 +136,7 @@ type Worker struct {
 	locator catalog.Locator
 	shared  *Shared
 	log     *slog.Logger
+	faults  *limitlog.Logger // of decoders: each record may show one
 	metrics *topicMetrics
 
 	parts   map[int32]*part
@@ -288,6 +290,7 @@ func New(topic Topic, sources map[int32]Source, ctl control.Log, schemas Schemas
 		p.committed.Store(-1)
 		w.parts[i] = p
 	}
+	w.faults = limitlog.New(w.log)
 	w.order = sortedParts(w.parts)
 	return w
 }

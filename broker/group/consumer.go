@@ -322,26 +322,35 @@ func (s *State) admit(g *group, req *kmsg.ConsumerGroupHeartbeatRequest, newID s
 	return s.roomInConsumer(g, who, id, &next)
 }
 
-// roomInConsumer refuses what a member, nil for a new one, says of itself if there is no room for it beside what the
-// others say. One that says no more than before goes on.
+// roomInConsumer is room for what a member, nil for a new one, says of itself.
 func (s *State) roomInConsumer(g *group, who *consumerMember, id string, next *subscription) *refusal {
-	bytes := len(id) + next.said()
-	if who != nil && bytes <= len(who.id)+who.said() {
+	if invariant.Off("group-subscriptions-bounded") {
 		return nil
 	}
-	for _, other := range g.consumer.members {
-		if other != who {
-			bytes += len(other.id) + other.said()
+	before := 0
+	if who != nil {
+		before = len(who.id) + who.said()
+	}
+	return s.room(g, before, len(id)+next.said(), func() (others int) {
+		for _, m := range g.consumer.members {
+			if m != who {
+				others += len(m.id) + m.said()
+			}
 		}
-	}
-	if bytes > s.cfg.MaxBytes && !invariant.Off("group-subscriptions-bounded") {
-		return s.tooMuch(g, bytes)
-	}
-	return nil
+		return others
+	})
 }
 
-func (s *State) tooMuch(g *group, bytes int) *refusal {
-	return refuse(kerr.GroupMaxSizeReached, "the members of group %q would say %d bytes of themselves, at most %d are kept (group-max-bytes)", g.id, bytes, s.cfg.MaxBytes)
+// room refuses what a member says of itself, in bytes, if there is no room for it beside what the others say. One that
+// says no more than before goes on, and the others, whose heartbeats are many, are not counted for it.
+func (s *State) room(g *group, before, now int, others func() int) *refusal {
+	if now <= before {
+		return nil
+	}
+	if now += others(); now > s.cfg.MaxBytes {
+		return refuse(kerr.GroupMaxSizeReached, "the members of group %q would say %d bytes of themselves, at most %d are kept (group-max-bytes)", g.id, now, s.cfg.MaxBytes)
+	}
+	return nil
 }
 
 // said is how many bytes a member says of itself, beside its id. Topics of a classic member are among what it says.

@@ -215,24 +215,25 @@ func (s *State) findShareMember(g *group, req *kmsg.ShareGroupHeartbeatRequest, 
 	return nil, refuse(kerr.FencedMemberEpoch, "member %q is in epoch %d, not %d: join again", m.id, m.epoch, req.MemberEpoch)
 }
 
-// roomInShare refuses a member that says more of itself than there is room for beside what the others say. One that
-// says no more than before goes on.
+// roomInShare is room for what a member says of itself.
 func (s *State) roomInShare(g *group, req *kmsg.ShareGroupHeartbeatRequest, client Client) *refusal {
-	who := g.share.members[req.MemberID]
-	next := cmp.Or(who, &shareMember{}).subscribed(req, client)
-	bytes := len(req.MemberID) + next.said()
-	if who != nil && bytes <= len(who.id)+who.said() {
+	if invariant.Off("share-subscriptions-bounded") {
 		return nil
 	}
-	for _, other := range g.share.members {
-		if other != who {
-			bytes += len(other.id) + other.said()
+	who := g.share.members[req.MemberID]
+	next := cmp.Or(who, &shareMember{}).subscribed(req, client)
+	before := 0
+	if who != nil {
+		before = len(who.id) + who.said()
+	}
+	return s.room(g, before, len(req.MemberID)+next.said(), func() (others int) {
+		for _, m := range g.share.members {
+			if m != who {
+				others += len(m.id) + m.said()
+			}
 		}
-	}
-	if bytes > s.cfg.MaxBytes && !invariant.Off("share-subscriptions-bounded") {
-		return s.tooMuch(g, bytes)
-	}
-	return nil
+		return others
+	})
 }
 
 // said is how many bytes a member says of itself, beside its id.
