@@ -16,17 +16,21 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/tabletopic/tabletopic/e2e/history"
 )
 
 // Two servers on one database and one store: idempotent producers write to source; copiers, a group,
 // read it and write what they read to target, offsets and records in one transaction; others
-// commit and abort at random in mixed, are fenced in the middle, or vanish; a group reads both, and all is
-// noted. Meanwhile servers are killed and paused, and the store misbehaves. In the end no client was
-// told what it may not be told, and each record of source is in target once. The same is there when
-// the servers have lost their disks.
+// commit and abort at random in mixed, are fenced in the middle, or vanish, for good or to come again, or hear again of
+// the end of a transaction when the next is open; a group reads both, and all is noted. Producers speak both generations of
+// the protocol of transactions, before KIP-890 and since. Meanwhile servers are killed and paused, and the store misbehaves.
+// In the end no client was told what it may not be told, no transaction stays open, and each record of source is in target
+// once. The same is there when the servers have lost their disks: records, ends of partitions, committed offsets.
 func TestHistories(t *testing.T) {
 	t.Parallel() // mostly waits
 	length := time.Minute
@@ -53,7 +57,7 @@ func TestHistories(t *testing.T) {
 	for n := range c.servers {
 		producers.Go(func() { h.produce(producing, fmt.Sprint("producer-", n)) })
 		producers.Go(func() { h.mix(producing, n) })
-		copiers.Go(func() { h.copy(copying, fmt.Sprint("copier-", n)) })
+		copiers.Go(func() { h.copy(copying, n) })
 		watchers.Go(func() {
 			h.watch(watching, fmt.Sprint("watcher-", n), kgo.ConsumeTopics("target", "mixed"), kgo.SessionTimeout(10*time.Second))
 		})
@@ -87,11 +91,12 @@ func TestHistories(t *testing.T) {
 		t.Errorf("%s: %s", v.Property, v.Text)
 	}
 	h.checkCopies(log)
-	if h.copied.Load() < 20 || h.fenced.Load() < 1 || h.mixed[history.OK].Load() < 5 || h.mixed[history.Failed].Load() < 5 {
-		t.Errorf("%d transactions copied, %d fenced, %d mixed committed and %d aborted: too few to tell", h.copied.Load(), h.fenced.Load(), h.mixed[history.OK].Load(), h.mixed[history.Failed].Load())
+	told := fmt.Sprintf("%d transactions copied, %d fenced, %d left for good, %d ended late, %d mixed committed, %d aborted, %d unknown", h.copied.Load(), h.fenced.Load(),
+		h.left.Load(), h.late.Load(), h.mixed[history.OK].Load(), h.mixed[history.Failed].Load(), h.mixed[history.Unknown].Load())
+	if h.copied.Load() < 20 || h.fenced.Load() < 1 || h.left.Load() < 1 || h.late.Load() < 1 || h.mixed[history.OK].Load() < 5 || h.mixed[history.Failed].Load() < 5 {
+		t.Errorf("%s: too few to tell", told)
 	}
-	t.Logf("%s; %d transactions copied, %d fenced, %d mixed committed, %d aborted, %d unknown; %d kills; %s", h.Counts(),
-		h.copied.Load(), h.fenced.Load(), h.mixed[history.OK].Load(), h.mixed[history.Failed].Load(), h.mixed[history.Unknown].Load(), c.kills, c.store)
+	t.Logf("%s; %s; %d kills; %s", h.Counts(), told, c.kills, c.store)
 
 	c.loseDisks()
 	again := history.Log{}
@@ -102,6 +107,15 @@ func TestHistories(t *testing.T) {
 		if !maps.Equal(records, again[at]) {
 			t.Errorf("%s has %d records after the disks were lost, %d before", at, len(again[at]), len(records))
 		}
+	}
+	for _, group := range h.groups {
+		if after := h.committed(group); !maps.Equal(committed[group], after) {
+			t.Errorf("group %s has committed %v after the disks were lost, %v before", group, after, committed[group])
+		}
+	}
+	h.observeAtLast(topics)
+	for _, v := range h.Check(again, nil, committed) {
+		t.Errorf("after the disks were lost: %s: %s", v.Property, v.Text)
 	}
 }
 
@@ -114,6 +128,8 @@ type histories struct {
 	groups  []string // whose offsets are observed
 	copied  atomic.Int64
 	fenced  atomic.Int64
+	left    atomic.Int64    // transactions that nobody ends, nor fences
+	late    atomic.Int64    // ends of transactions that came in the next
 	mixed   [3]atomic.Int64 // by outcome
 }
 
@@ -179,32 +195,48 @@ func (h *histories) produce(ctx context.Context, name string) {
 }
 
 // mix commits and aborts in mixed, until ctx ends. Now and then a second producer comes with the same
-// transactional id while the first has a transaction open, or one vanishes.
+// transactional id while the first has a transaction open, or one vanishes, and its transactional id with it or not.
 func (h *histories) mix(ctx context.Context, n int) {
 	r := rand.New(rand.NewPCG(h.seed, uint64(n)))
-	name := fmt.Sprint("mix-", n)
+	ids := 0
 	for life := 0; ctx.Err() == nil; life++ {
-		cl := h.mixer(name)
+		name := fmt.Sprint("mix-", n, "-", ids)
+		cl := h.mixer(r, name)
 		if cl == nil {
 			return
 		}
-		h.mixLife(ctx, cl, r, name, life)
+		if vanished := h.mixLife(ctx, cl, r, name, life); vanished && (ids == 0 || r.IntN(2) == 0) { // the next life does not fence it: its timeout does
+			ids++
+			h.left.Add(1)
+		}
 		cl.Close()
 	}
 }
 
-func (h *histories) mixer(id string) *kgo.Client {
-	return h.client(kgo.TransactionalID(id), kgo.DefaultProduceTopic("mixed"), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+func (h *histories) mixer(r *rand.Rand, id string) *kgo.Client {
+	return h.client(generation(r.IntN(2) == 0), kgo.TransactionalID(id), kgo.DefaultProduceTopic("mixed"), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 }
 
-func (h *histories) mixLife(ctx context.Context, cl *kgo.Client, r *rand.Rand, name string, life int) {
+// generation is that of the protocol of transactions: with KIP-890, or the one before.
+func generation(before bool) kgo.Opt {
+	if before {
+		return kgo.MaxVersions(kversion.V3_6_0())
+	}
+	return kgo.MaxVersions(kversion.Stable())
+}
+
+func (h *histories) mixLife(ctx context.Context, cl *kgo.Client, r *rand.Rand, name string, life int) (vanished bool) {
+	var before identity
 	for i := 0; ctx.Err() == nil; i++ {
 		txn := &history.Transaction{Name: fmt.Sprintf("%s life %d transaction %d", name, life, i)}
 		sends, err := h.fill(cl, r, txn)
-		if err == nil && r.IntN(12) == 0 { // it vanishes: the next life fences it
+		if err == nil {
+			before = h.endLate(cl, r, name, txn, before)
+		}
+		if err == nil && r.IntN(12) == 0 { // it vanishes
 			txn.Outcome = history.Failed
 			h.end(sends, txn)
-			return
+			return true
 		}
 		if err == nil && r.IntN(12) == 0 && h.usurp(r, name, txn.Name) {
 			if err := h.finish(cl, kgo.TryCommit); err == nil {
@@ -213,7 +245,7 @@ func (h *histories) mixLife(ctx context.Context, cl *kgo.Client, r *rand.Rand, n
 			txn.Outcome = history.Failed
 			h.fenced.Add(1)
 			h.end(sends, txn)
-			return
+			return false
 		}
 		txn.Outcome = history.Failed // nobody asked to commit it
 		if err == nil {
@@ -227,9 +259,43 @@ func (h *histories) mixLife(ctx context.Context, cl *kgo.Client, r *rand.Rand, n
 		}
 		h.end(sends, txn)
 		if err != nil {
-			return
+			return false
 		}
 	}
+	return false
+}
+
+// identity is what a transaction knows its producer by.
+type identity struct {
+	id    int64
+	epoch int16
+}
+
+// endLate asks, while a transaction is open, to end the one before it, as a request does that was long on its way. It returns the
+// producer of the open one. Before KIP-890 both have the same, so that nobody can tell the requests apart.
+func (h *histories) endLate(cl *kgo.Client, r *rand.Rand, id string, open *history.Transaction, before identity) (now identity) {
+	wait, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	var err error
+	if now.id, now.epoch, err = cl.ProducerID(wait); err != nil {
+		return identity{}
+	}
+	if before == (identity{}) || before == now || r.IntN(3) > 0 {
+		return now
+	}
+	req := kmsg.NewPtrEndTxnRequest()
+	req.TransactionalID, req.ProducerID, req.ProducerEpoch, req.Commit = id, before.id, before.epoch, r.IntN(2) == 0
+	resp, err := req.RequestWith(wait, cl)
+	if err != nil {
+		return now // no server answered
+	}
+	switch resp.ErrorCode {
+	case 0:
+		h.t.Errorf("%s was open when the one before it was ended again, and the coordinator agreed", open.Name)
+	case kerr.ProducerFenced.Code, kerr.InvalidProducerEpoch.Code:
+		h.late.Add(1)
+	}
+	return now
 }
 
 func (h *histories) end(sends []history.Send, txn *history.Transaction) {
@@ -269,7 +335,7 @@ func (h *histories) finish(cl *kgo.Client, try kgo.TransactionEndTry) error {
 // usurp commits a transaction as another producer with the same transactional id; it reports
 // whether that one got as far as to write.
 func (h *histories) usurp(r *rand.Rand, id, victim string) bool {
-	cl := h.mixer(id)
+	cl := h.mixer(r, id)
 	if cl == nil {
 		return false
 	}
@@ -286,15 +352,16 @@ func (h *histories) usurp(r *rand.Rand, id, victim string) bool {
 
 // copy is a member of a group that copies source to target, each batch in a transaction with the
 // offsets of what it read, until ctx ends.
-func (h *histories) copy(ctx context.Context, name string) {
+func (h *histories) copy(ctx context.Context, n int) {
 	for life := 0; ctx.Err() == nil; life++ {
-		h.copyLife(ctx, fmt.Sprint(name, " life ", life), name)
+		id := fmt.Sprint("copier-", n)
+		h.copyLife(ctx, fmt.Sprint(id, " life ", life), id, generation((n+life)%2 == 0))
 	}
 }
 
-func (h *histories) copyLife(ctx context.Context, name, id string) {
+func (h *histories) copyLife(ctx context.Context, name, id string, generation kgo.Opt) {
 	reader := &assignments{name: name}
-	session, err := kgo.NewGroupTransactSession(kgo.SeedBrokers(h.servers[0].kafka, h.servers[1].kafka), kgo.TransactionalID(id), kgo.ConsumerGroup("copy"), kgo.ConsumeTopics("source"),
+	session, err := kgo.NewGroupTransactSession(generation, kgo.SeedBrokers(h.servers[0].kafka, h.servers[1].kafka), kgo.TransactionalID(id), kgo.ConsumerGroup("copy"), kgo.ConsumeTopics("source"),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.DefaultProduceTopic("target"),
 		kgo.TransactionTimeout(10*time.Second), kgo.RecordDeliveryTimeout(30*time.Second), kgo.SessionTimeout(10*time.Second), kgo.RebalanceTimeout(10*time.Second), kgo.MetadataMinAge(100*time.Millisecond),
 		kgo.OnPartitionsAssigned(reader.assigned), kgo.MaxConcurrentFetches(1))
@@ -424,7 +491,7 @@ func (h *histories) observe(ctx context.Context, topics map[string]int32) {
 }
 
 // observeAtLast observes what is there when nothing is written any more: without it, the last observation may be of before
-// the last record.
+// the last record. Then no transaction is open: those whose producer vanished end by their timeout.
 func (h *histories) observeAtLast(topics map[string]int32) {
 	h.t.Helper()
 	cl := h.client()
@@ -433,7 +500,10 @@ func (h *histories) observeAtLast(topics map[string]int32) {
 	}
 	defer cl.Close()
 	eventually(h.t, 2*time.Minute, "a last observation", func() error {
-		return h.observeOnce(context.Background(), cl, slices.Sorted(maps.Keys(topics)))
+		if err := h.observeOnce(context.Background(), cl, slices.Sorted(maps.Keys(topics))); err != nil {
+			return err
+		}
+		return h.Open()
 	})
 }
 

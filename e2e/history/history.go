@@ -125,6 +125,23 @@ func (h *History) Counts() string {
 	return fmt.Sprintf("%d records sent, %d polled, %d observations of logs and %d of committed offsets", len(h.sends), len(h.polls), len(h.logs), len(h.commits))
 }
 
+// Open returns an error if a transaction was open when a log was observed last: its last stable offset lies before its high
+// watermark.
+func (h *History) Open() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	last := map[TopicPartition]observation{}
+	for _, o := range h.logs {
+		last[o.at] = o
+	}
+	for at, o := range last {
+		if o.stable < o.high {
+			return fmt.Errorf("in %s a transaction is open since offset %d, the high watermark is %d", at, o.stable, o.high)
+		}
+	}
+	return nil
+}
+
 // Unread returns what a group has not polled of a topic, or nil.
 func (h *History) Unread(group, topic string, log Log) error {
 	h.mu.Lock()

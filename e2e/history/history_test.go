@@ -105,3 +105,19 @@ func TestNewAssignmentMayGoBack(t *testing.T) {
 		t.Error(found)
 	}
 }
+
+// A transaction that is open keeps the last stable offset below the high watermark; the last observation of each log counts.
+func TestOpenTransactionIsFound(t *testing.T) {
+	s := tell()
+	if err := s.Open(); err != nil {
+		t.Error(err)
+	}
+	s.Observed(p1, 0, 2, 3)
+	if s.Open() == nil {
+		t.Error("a log whose last stable offset lies before its high watermark has no open transaction")
+	}
+	s.Observed(p1, 0, 4, 4)
+	if err := s.Open(); err != nil {
+		t.Error(err)
+	}
+}
