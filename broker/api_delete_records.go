@@ -40,6 +40,9 @@ func (b *Broker) deleteRecords(ctx context.Context, topic string, index int32, b
 	if err != nil {
 		return 0, err
 	}
+	if cfg := p.Config(); cfg.Compact && !cfg.Delete && !invariant.Off("compacted-topic-stays") {
+		return 0, kerr.PolicyViolation // the last record of each key stays
+	}
 	high := p.Offsets().HighWatermark
 	if before == -1 { // all that there is (KIP-107)
 		before = high

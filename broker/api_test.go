@@ -194,6 +194,33 @@ func TestDeleteRecords(t *testing.T) {
 	}
 }
 
+// The last record of each key is what a compacted topic is for: DeleteRecords leaves it alone, as in Kafka,
+// unless the topic has retention as well.
+func TestDeleteRecordsLeavesCompactedTopicsAlone(t *testing.T) {
+	b := start(t, Config{})
+	b.topic(t, "t", 1)
+	w := b.dial(t)
+	for _, tc := range []struct {
+		policy string
+		want   *kerr.Error
+	}{{"compact", kerr.PolicyViolation}, {"compact,delete", nil}, {"compact", kerr.PolicyViolation}, {"delete", nil}} {
+		alter := kmsg.NewPtrIncrementalAlterConfigsRequest()
+		alter.Version = 1
+		alter.Resources = []kmsg.IncrementalAlterConfigsRequestResource{{ResourceType: kmsg.ConfigResourceTypeTopic, ResourceName: "t", Configs: []kmsg.IncrementalAlterConfigsRequestResourceConfig{
+			{Name: "cleanup.policy", Value: kmsg.StringPtr(tc.policy)}}}}
+		if got := w.ask(alter).(*kmsg.IncrementalAlterConfigsResponse).Resources[0]; got.ErrorCode != 0 {
+			t.Fatalf("cleanup.policy=%s: %+v", tc.policy, got)
+		}
+		req := kmsg.NewPtrDeleteRecordsRequest()
+		req.Version = 2
+		req.Topics = []kmsg.DeleteRecordsRequestTopic{{Topic: "t", Partitions: []kmsg.DeleteRecordsRequestTopicPartition{{Partition: 0, Offset: 0}}}}
+		got := w.ask(req).(*kmsg.DeleteRecordsResponse).Topics[0].Partitions[0]
+		if tc.want == nil && got.ErrorCode != 0 || tc.want != nil && got.ErrorCode != tc.want.Code {
+			t.Errorf("cleanup.policy=%s: %v, want %v", tc.policy, kerr.ErrorForCode(got.ErrorCode), tc.want)
+		}
+	}
+}
+
 func TestOffsetForLeaderEpoch(t *testing.T) {
 	b := start(t, Config{})
 	topic := b.topic(t, "t", 1)

@@ -242,7 +242,9 @@ func (p *Partition) validate(ctx context.Context, data []byte, now int64) (recor
 		if data, err = record.AppendRecompressed(nil, b, r.Body(), cfg.Codec); err != nil {
 			return nil, err
 		}
-		b = data
+		if b = data; len(b) > cfg.MaxMessageBytes && !invariant.Off("recompressed-size") {
+			return nil, fmt.Errorf("%w: the batch has %d bytes after compression.type, max.message.bytes is %d", ErrTooLarge, len(b), cfg.MaxMessageBytes)
+		}
 	}
 	if cfg.LogAppendTime {
 		b.SetLogAppendTime(now)
@@ -280,9 +282,7 @@ func (p *Partition) checkRecords(ctx context.Context, r *record.Reader, b record
 	var bad InvalidRecordsError
 	earliestAllowed, latestAllowed := int64(math.MinInt64), int64(math.MaxInt64)
 	if !cfg.LogAppendTime {
-		if cfg.TimestampBefore < now {
-			earliestAllowed = now - cfg.TimestampBefore
-		}
+		earliestAllowed = now - cfg.TimestampBefore
 		if cfg.TimestampAfter < math.MaxInt64-now {
 			latestAllowed = now + cfg.TimestampAfter
 		}

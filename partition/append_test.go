@@ -57,6 +57,7 @@ func TestAppendRefuses(t *testing.T) {
 		{"pretended dead letter", p, produced{producer: -1, sequence: deadLetterSequence, values: []string{"v"}}.bytes(t), ErrInvalidRecord},
 		{"future", p, produced{records: []record.Record{{Timestamp: now}, {Timestamp: now + 3_700_000}}}.bytes(t), ErrInvalidTimestamp},
 		{"past", p, produced{records: []record.Record{{Timestamp: now - 1_100_000}}}.bytes(t), ErrInvalidTimestamp},
+		{"past all bounds", keyed, produced{records: []record.Record{{Timestamp: math.MinInt64, Key: []byte("k")}}}.bytes(t), ErrInvalidTimestamp},
 		{"no key", keyed, produced{records: []record.Record{{Timestamp: now, Key: []byte("k")}, {Timestamp: now, Value: []byte("v")}}}.bytes(t), ErrInvalidRecord},
 	} {
 		err := test.p.Append(context.Background(), test.data, func(AppendResult, error) { t.Errorf("%s: done was called", test.name) })
@@ -157,6 +158,20 @@ func TestCompressionType(t *testing.T) {
 		}
 	}
 	wantValues(t, p, 0, "0", "1", "2")
+}
+
+// What compression.type makes of a batch is within max.message.bytes too, as in Kafka: it bounds what consumers get.
+func TestMaxMessageBytesHoldsAfterCompressionType(t *testing.T) {
+	n := newCluster(t).start()
+	config := map[string]string{"max.message.bytes": "1000"}
+	p := n.create(t, "producer", 1, config)
+	config["compression.type"] = "uncompressed"
+	inflated := n.create(t, "inflated", 1, config)
+	large := produced{codec: record.CodecZstd, records: []record.Record{{Timestamp: 1, Value: make([]byte, 2000)}}}
+	mustAppend(t, p, large)
+	wantRefused(t, inflated, large, ErrTooLarge)
+	large.records[0].Value = make([]byte, 800)
+	mustAppend(t, inflated, large)
 }
 
 // A repeat of a batch gets the offsets of the first attempt and adds nothing; also after a
