@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,6 +33,8 @@ func TestSimulation(t *testing.T) {
 // testing does not do with parallel tests.
 func each(all *testing.T, seeds []uint64, simulate func(*testing.T, uint64)) {
 	failFast := flag.Lookup("test.failfast").Value.String() == "true"
+	gc := debug.SetGCPercent(400) // a quarter of the time went there, and a seed has little in memory
+	all.Cleanup(func() { debug.SetGCPercent(gc) })
 	for _, seed := range seeds {
 		all.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			t.Parallel()
