@@ -44,9 +44,9 @@ race:
 	$(GOTESTSUM) $(AGAIN).race-again --packages "$$(go list ./... | grep -v '/e2e')" -- -race -vet off -p $$(($$(nproc) + 2)) -timeout 40m
 	@$(call again,.race-again)
 
-# What takes ten times as long with the race detector, and of which make race has less or nothing.
+# What takes three to ten times as long with the race detector, and of which make race has less or nothing.
 sim:
-	$(GOTESTSUM) -- -vet off -timeout 20m -run 'TestTableSimulation|TestRestoreAtAnyMoment|TestModel$$|TestFailoverModel|TestConfigChangesNoContent|TestRequestsPer|TestInferenceOfRandomRecords|TestInferredRowsAreThoseOfTheModel|TestRandomJSONRoundTrip|TestValidationAllocatesNothing|TestAnHourOfSmallCommits|TestCleanedLogModel|TestManyPartitions' ./internal/sim ./metadata ./streamstore ./parquetio ./worker ./partition
+	$(GOTESTSUM) -- -vet off -timeout 20m -run 'TestSimulation$$|TestTableSimulation|TestRestoreAtAnyMoment|TestModel$$|TestFailoverModel|TestConfigChangesNoContent|TestRequestsPer|TestInferenceOfRandomRecords|TestInferredRowsAreThoseOfTheModel|TestRandom|TestKeysRoundTrip|TestGatheredRowsAreTheSame|TestAppendedRecordsAreTheSame|TestValidationAllocatesNothing|TestAnHourOfSmallCommits|TestCleanedLogModel|TestManyPartitions' ./internal/sim ./metadata ./streamstore ./parquetio ./worker ./partition
 
 fuzz:
 	e2e/lab/fuzz $(FUZZTIME)

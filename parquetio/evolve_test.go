@@ -209,7 +209,7 @@ func renamed(v any, t iceberg.Type, names map[string]string, path string) any {
 // Whatever versions a schema has, one table holds them all: no id is used twice, no version
 // changes the table when it comes again, and each value is in the column that was chosen for it.
 func TestRandomVersionsShareATable(t *testing.T) {
-	for seed := range uint64(40) {
+	for seed := range uint64(rowSeeds) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		m := Mapping{KafkaColumn: "_kafka", NewColumns: true}
 		table := iceberg.NewSchema(0)

@@ -59,7 +59,7 @@ func parseAny(t *testing.T, schema any) *ValueSchema {
 // Random keys beside random values come back as they went in, also with tombstones, records
 // without key, and damaged keys between them, which leave no trace.
 func TestKeysRoundTrip(t *testing.T) {
-	for seed := range uint64(60) {
+	for seed := range uint64(rowSeeds) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		names := &parquetiotest.Names{}
 		value := names.Record(r, 2)

@@ -2,4 +2,8 @@
 
 package parquetio
 
-const jsonSeeds = 150
+const (
+	jsonSeeds     = 150
+	protobufSeeds = 150
+	rowSeeds      = 60
+)

@@ -16,7 +16,7 @@ import (
 // pages and row groups, and an independent decoder agrees that the bytes are Avro. A
 // truncated copy of each record between them leaves no trace.
 func TestRandomSchemasRoundTrip(t *testing.T) {
-	for seed := range uint64(60) {
+	for seed := range uint64(rowSeeds) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		names := &parquetiotest.Names{}
 		root := names.Record(r, 4)

@@ -157,7 +157,7 @@ func TestBucketHashesOfTheSpecification(t *testing.T) {
 
 // Rows of any types, taken from a builder in any order, are the same rows.
 func TestGatheredRowsAreTheSame(t *testing.T) {
-	for seed := range uint64(60) {
+	for seed := range uint64(rowSeeds) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		names := &parquetiotest.Names{}
 		root := names.Record(r, 4)

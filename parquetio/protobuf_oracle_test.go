@@ -15,7 +15,7 @@ import (
 // were encoded, and Google's decoder reads the bytes as the same message. A truncated copy of
 // each record between them leaves no trace, if both refuse it.
 func TestRandomProtobufRoundTrips(t *testing.T) {
-	for seed := range uint64(150) {
+	for seed := range uint64(protobufSeeds) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		schema := parquetiotest.RandomProtobuf(r)
 		value, err := ParseProtobuf(NewRules(), schema, "")

@@ -15,7 +15,7 @@ import (
 
 // Rows of any types that come as Arrow columns, in pieces that begin anywhere, are the same rows.
 func TestAppendedRecordsAreTheSame(t *testing.T) {
-	for seed := range uint64(60) {
+	for seed := range uint64(rowSeeds) {
 		r := rand.New(rand.NewPCG(seed, 4))
 		names := &parquetiotest.Names{}
 		root := names.Record(r, 4)

@@ -95,7 +95,7 @@
 //
 // The tests of the package are the simulation:
 //
-//	go test ./internal/sim                         200 seeds of logs and 500 of tables (10 with -race), and all in testdata
+//	go test ./internal/sim                         200 seeds of logs and 500 of tables (40 and 10 with -race), and all in testdata
 //	go test ./internal/sim -sim.seed 17 -v         one of them, with its trace
 //	go test ./internal/sim -sim.seeds 1000-5000    others
 //

@@ -2,6 +2,9 @@
 
 package sim
 
-const tableSeeds = 500
+const (
+	logSeeds   = 200
+	tableSeeds = 500
+)
 
 const underRace = false

@@ -26,7 +26,7 @@ func TestSimulation(t *testing.T) {
 	if *oneSeed >= 0 {
 		runtime.GOMAXPROCS(1) // one goroutine at a time takes turns the same way again, nearly
 	}
-	each(t, seeds(t, "testdata/seeds.txt", 200), simulate)
+	each(t, seeds(t, "testdata/seeds.txt", logSeeds), simulate)
 }
 
 // each runs the seeds. With -failfast those that wait when one fails are left out, which package
