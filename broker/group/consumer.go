@@ -70,9 +70,11 @@ type subscription struct {
 	classic    *classicMember // nil: of the consumer protocol
 }
 
-// matched are the topics that a regular expression matches, of those that the member may describe.
+// matched are the topics that a regular expression matches, of those that the member may describe. Members
+// for which it is the same share one.
 type matched struct {
 	names []string
+	sum   uint64 // of names
 	// What they depend on.
 	regex     string
 	version   uint64 // of topics
@@ -206,7 +208,8 @@ func (s *State) heartbeat(now time.Time, req *kmsg.ConsumerGroupHeartbeatRequest
 	if req.MemberEpoch < 0 {
 		return s.leaveConsumer(g, req, resp, now, step)
 	}
-	if err := s.admit(g, req, newID, &client); err != nil {
+	found, err := s.admit(g, req, newID, &client, topics)
+	if err != nil {
 		return err
 	}
 	m, err := s.findMember(g, req, newID, step)
@@ -214,7 +217,7 @@ func (s *State) heartbeat(now time.Time, req *kmsg.ConsumerGroupHeartbeatRequest
 		return err
 	}
 	next := m.subscribed(req, &client)
-	s.subscribe(g, m, next, m.match(next.regex, &client, topics), topics, now, step)
+	s.subscribe(g, m, next, m.matches(found), topics, now, step)
 	c.session = timeouts.Session
 	m.expires = now.Add(timeouts.Session)
 	s.wakeBy(m.expires)
@@ -312,29 +315,38 @@ func (s *State) consumerGroup(id string, create bool, topics *Topics, now time.T
 	return g, nil, nil
 }
 
-// admit refuses a member that says more of itself than there is room for.
-func (s *State) admit(g *group, req *kmsg.ConsumerGroupHeartbeatRequest, newID string, client *Client) *refusal {
+// admit refuses a member that says more of itself than there is room for. It returns what the member's
+// regular expression matches.
+func (s *State) admit(g *group, req *kmsg.ConsumerGroupHeartbeatRequest, newID string, client *Client, topics *Topics) (*matched, *refusal) {
 	c := g.consumer
 	id, instance := cmp.Or(req.MemberID, newID), deref(req.InstanceID)
 	who := cmp.Or(c.members[id], c.members[c.instances[instance]])
 	joins := consumerMember{subscription: subscription{instance: instance}}
 	next := cmp.Or(who, &joins).subscribed(req, client)
-	return s.roomInConsumer(g, who, id, &next)
+	found := c.match(who, next.regex, client, topics)
+	return found, s.roomInConsumer(g, who, id, &next, found)
 }
 
-// roomInConsumer is room for what a member, nil for a new one, says of itself.
-func (s *State) roomInConsumer(g *group, who *consumerMember, id string, next *subscription) *refusal {
+// roomInConsumer is room for what a member, nil for a new one, says of itself. What its regular expression matches
+// counts as if the member had named it, once for all members that share it.
+func (s *State) roomInConsumer(g *group, who *consumerMember, id string, next *subscription, found *matched) *refusal {
 	if invariant.Off("group-subscriptions-bounded") {
 		return nil
 	}
 	before := 0
 	if who != nil {
-		before = len(who.id) + who.said()
+		before = len(who.id) + who.said() + who.matched.said()
 	}
-	return s.room(g, before, len(id)+next.said(), func() (others int) {
+	return s.room(g, before, len(id)+next.said()+found.said(), func() (others int) {
+		counted := map[*matched]bool{nil: true, found: true}
 		for _, m := range g.consumer.members {
-			if m != who {
-				others += len(m.id) + m.said()
+			if m == who {
+				continue
+			}
+			others += len(m.id) + m.said()
+			if !counted[m.matched] {
+				counted[m.matched] = true
+				others += m.matched.said()
 			}
 		}
 		return others
@@ -363,6 +375,13 @@ func (s *subscription) said() int {
 		return n
 	}
 	return n + saidTopics(s.topics)
+}
+
+func (m *matched) said() int {
+	if m == nil || invariant.Off("group-matched-bounded") {
+		return 0
+	}
+	return saidTopics(m.names)
 }
 
 // saidTopics counts names of topics, each with what it takes in memory besides.
@@ -485,21 +504,41 @@ func (s *State) raise(g *group, raise bool, topics *Topics, now time.Time, step 
 	}
 }
 
-// match looks anew for what the member's regular expression matches if that may be something else,
-// and tells whether it is. What a replay has forgotten is no change.
-func (m *consumerMember) match(regex string, client *Client, topics *Topics) (changed bool) {
+// match returns what the regular expression of a member matches, nil without one: what is known, of this member, nil for
+// a new one, or of another, or else it looks anew.
+func (c *consumerGroup) match(m *consumerMember, regex string, client *Client, topics *Topics) *matched {
 	if regex == "" {
-		m.matched = nil
-		return false
+		return nil
 	}
 	next := matched{regex: regex, version: topics.Version, rights: client.Rights, principal: client.Principal}
-	old := m.matched
-	if old != nil && old.regex == regex && old.version == next.version && old.rights == next.rights && old.principal == next.principal {
-		return false
+	if m != nil && m.matched.dependsOn(&next) {
+		return m.matched
+	}
+	for _, other := range c.members {
+		if other.matched.dependsOn(&next) {
+			return other.matched
+		}
 	}
 	next.names = topics.matching(regex, client)
-	m.matched = &next
-	return old != nil && !slices.Equal(old.names, next.names)
+	h := fnv.New64a()
+	for _, name := range next.names {
+		h.Write(append([]byte(name), 0))
+	}
+	next.sum = h.Sum64()
+	return &next
+}
+
+// dependsOn tells whether what is matched is the same as next would be.
+func (m *matched) dependsOn(next *matched) bool {
+	return m != nil && m.regex == next.regex && m.version == next.version && m.rights == next.rights && m.principal == next.principal
+}
+
+// matches notes what the member's regular expression matches, and tells whether it is something else than before.
+// What a replay has forgotten is no change.
+func (m *consumerMember) matches(found *matched) (changed bool) {
+	old := m.matched
+	m.matched = found
+	return old != nil && found != nil && old != found && !slices.Equal(old.names, found.names)
 }
 
 // guesses tells whether there is a member of which a replay has forgotten what it subscribes to.
@@ -545,7 +584,7 @@ func (c *consumerGroup) hashOf(topics *Topics) uint64 {
 	var own []string
 	for _, m := range c.members {
 		if m.matched != nil {
-			own = append(own, fmt.Sprintf("%q %q", cmp.Or(m.instance, m.id), m.matched.names))
+			own = append(own, fmt.Sprintf("%q %x", cmp.Or(m.instance, m.id), m.matched.sum))
 		}
 	}
 	slices.Sort(own)

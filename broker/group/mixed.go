@@ -187,7 +187,7 @@ func (s *State) joinConsumer(g *group, now time.Time, t shard.Ticket, req *kmsg.
 	asked := member{instance: instance}
 	asked.update(req, client)
 	next := asked.subscription(&sub)
-	if err := s.roomInConsumer(g, cmp.Or(m, old), id, &next); err != nil {
+	if err := s.roomInConsumer(g, cmp.Or(m, old), id, &next, nil); err != nil {
 		return refuse(err.code)
 	}
 	resp.MemberID = id

@@ -25,7 +25,8 @@ type Config struct {
 	// MaxMetadata is the largest metadata of a committed offset, in bytes. 4,096 if zero.
 	MaxMetadata int
 	// MaxBytes is the most that the members of a group say of themselves, and the most of an assignment of the classic
-	// protocol, in bytes. A topic that a member names counts 16 bytes more, for what it takes in memory. 16 MiB if zero.
+	// protocol, in bytes. A topic that a member names counts 16 bytes more, for what it takes in memory. So does one that its
+	// regular expression matches; of members with the same one and the same rights, once. 16 MiB if zero.
 	MaxBytes int
 	// ConsumerSession is the session timeout of members of the consumer protocol, ConsumerHeartbeat
 	// how often they are told to send heartbeats, in groups that have no settings of their own

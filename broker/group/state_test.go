@@ -445,6 +445,51 @@ func TestSubscriptionsOfAGroupAreBounded(t *testing.T) {
 	}
 }
 
+// What the regular expressions of a group's members match counts as if the members had named it, once for those that
+// match the same with the same rights; a member too much is refused and leaves no trace. So is one for which topics were made.
+func TestWhatRegularExpressionsMatchIsBounded(t *testing.T) {
+	s := NewState(Config{MaxBytes: 1000})
+	now, byName := time.Unix(1000, 0), map[string]TopicInfo{}
+	for i := range 20 { // 20 bytes each, and 16 for being one
+		name := fmt.Sprintf("%020d", i)
+		byName[name] = TopicInfo{topicID(name), 1}
+	}
+	topics := NewTopics(1, byName)
+	beat := func(id string, epoch int32, regex string) *kerr.Error {
+		t.Helper()
+		req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
+		req.Version, req.Group, req.MemberID, req.MemberEpoch, req.RebalanceTimeoutMillis, req.SubscribedTopicRegex = 1, "g", id, epoch, 60_000, &regex
+		step := s.ConsumerHeartbeat(now, 1, req, defaultTimeouts, Client{Principal: "User:u"}, "", topics)
+		return kerr.TypedErrorForCode(step.Answers[0].Value.(*kmsg.ConsumerGroupHeartbeatResponse).ErrorCode)
+	}
+	members := func() map[string]*consumerMember { return s.groups["g"].consumer.members }
+	for _, id := range []string{"a", "b", "c"} {
+		if err := beat(id, 0, ".*"); err != nil {
+			t.Fatalf("%s, which matches what others do: %v", id, err)
+		}
+	}
+	if members()["a"].matched != members()["c"].matched {
+		t.Error("members that match the same do not share it")
+	}
+	if err := beat("d", 0, "0.*"); err != kerr.GroupMaxSizeReached || len(members()) != 3 {
+		t.Errorf("beyond the bound: %v, %d members", err, len(members()))
+	}
+	if err := beat("d", 0, ".*[0-4]"); err != kerr.GroupMaxSizeReached || len(members()) != 3 {
+		t.Errorf("10 topics beside 20: %v, %d members", err, len(members()))
+	}
+	if err := beat("d", 0, ".*[0-1]"); err != nil {
+		t.Errorf("4 topics beside 20: %v", err)
+	}
+	for i := range 10 {
+		name := fmt.Sprintf("%020d", 100+i)
+		byName[name] = TopicInfo{topicID(name), 1}
+	}
+	topics = NewTopics(2, byName)
+	if err := beat("a", members()["a"].epoch, ".*"); err != kerr.GroupMaxSizeReached {
+		t.Errorf("a member for which topics were made: %v", err)
+	}
+}
+
 // Clients that ask for a member id and never join with it are as many as may be members, with no more bytes. Their
 // places are free again when their time is up.
 func TestInvitationsAreBounded(t *testing.T) {
