@@ -7,6 +7,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 
+	"github.com/tabletopic/tabletopic/broker/group"
 	"github.com/tabletopic/tabletopic/internal/shards"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/partition"
@@ -71,6 +72,9 @@ func txnCode(refused *kerr.Error, err error) int16 {
 func groupCode(err error) int16 {
 	if errors.Is(err, shards.ErrNotCoordinator) {
 		return kerr.NotCoordinator.Code
+	}
+	if errors.Is(err, group.ErrNoRoom) {
+		return kerr.PolicyViolation.Code
 	}
 	return codeOf(err)
 }

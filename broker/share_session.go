@@ -287,6 +287,8 @@ func shareError(err error) error {
 		return kerr.InvalidRequest
 	case errors.Is(err, share.ErrClosed), errors.Is(err, group.ErrShareFenced), errors.Is(err, group.ErrNotCoordinator):
 		return kerr.NotLeaderForPartition
+	case errors.Is(err, group.ErrNoRoom):
+		return kerr.PolicyViolation
 	}
 	return readError(err)
 }

@@ -95,6 +95,7 @@ type Config struct {
 
 	TransactionMaxTimeout     time.Duration
 	TransactionalIDExpiration time.Duration
+	TransactionalIDsMemory    int64
 	ProducerIDExpiration      time.Duration
 
 	CleanInterval time.Duration
@@ -164,11 +165,11 @@ func (c *Config) Fields() []Field {
 		CompactionObjects: 500, CompactionRate: 32 << 20, CompactionSplit: 8 << 20, ForceSplit: 2 * time.Hour, MinorBytes: 8 << 20, MajorBytes: 10 << 30,
 		CleanupInterval: time.Minute, CleanupBytes: 512 << 20, RetentionInterval: 30 * time.Second, CleanerInterval: 15 * time.Second, MetadataSnapshotInterval: 10 * time.Second, CleanerDedupe: 64 << 20, CleanInterval: time.Minute,
 		DeleteGrace: 10 * time.Minute, SweepInterval: 24 * time.Hour, SweepGrace: 6 * time.Hour,
-		TransactionMaxTimeout: 15 * time.Minute, TransactionalIDExpiration: 7 * 24 * time.Hour, ProducerIDExpiration: 24 * time.Hour,
+		TransactionMaxTimeout: 15 * time.Minute, TransactionalIDExpiration: 7 * 24 * time.Hour, TransactionalIDsMemory: 256 << 20, ProducerIDExpiration: 24 * time.Hour,
 		AutoCreateTopics: true, AutoCreateMax: 100, DefaultPartitions: 1, MaxRequestBytes: 100 << 20, MaxDecompressed: 128 << 20, MaxRequestMemory: 256 << 20, MaxAnswerMemory: 256 << 20, MaxInFlight: 128, IdleTimeout: 10 * time.Minute, StallTimeout: 30 * time.Second,
 		MaxConnections: 10_000, MaxSessionPartitions: 200_000,
 		Groups: group.Config{
-			MaxBytes: 16 << 20, Retention: 7 * 24 * time.Hour,
+			MaxBytes: 16 << 20, MemoryBytes: 512 << 20, Retention: 7 * 24 * time.Hour,
 			ConsumerSession: 45 * time.Second, ConsumerMinSession: 45 * time.Second, ConsumerMaxSession: time.Minute,
 			ConsumerHeartbeat: 5 * time.Second, ConsumerMinHeartbeat: 5 * time.Second, ConsumerMaxHeartbeat: 15 * time.Second,
 			ShareSession: 45 * time.Second, ShareHeartbeat: 5 * time.Second, ShareMaxSize: 200,
@@ -246,6 +247,7 @@ func (c *Config) Fields() []Field {
 		{"log-cleaner-dedupe-bytes", &c.CleanerDedupe, "memory for the keys of a pass over a compacted partition, 32 bytes each; more keys take several passes"},
 		{"transaction-max-timeout", &c.TransactionMaxTimeout, "longest transaction.timeout.ms that a producer may ask for (Kafka's transaction.max.timeout.ms)"},
 		{"transactional-id-expiration", &c.TransactionalIDExpiration, "how long a transactional.id without a transaction is known (Kafka's transactional.id.expiration.ms)"},
+		{"transactional-ids-memory-bytes", &c.TransactionalIDsMemory, "most that transactional ids and their transactions take in memory, in all nodes together, in bytes; each partition of __transaction_state has its part, of which new ids may fill three quarters"},
 		{"producer-id-expiration", &c.ProducerIDExpiration, "how long a partition knows a producer that appends nothing to it (Kafka's producer.id.expiration.ms)"},
 		{"clean-interval", &c.CleanInterval, "how often objects that hold nothing any more are looked for, and deleted"},
 		{"delete-grace", &c.DeleteGrace, "how long an object that holds nothing any more is kept for readers that know it"},
@@ -263,6 +265,7 @@ func (c *Config) Fields() []Field {
 		{"connection-idle-timeout", &c.IdleTimeout, "after so long without a request a Kafka connection is closed"},
 		{"connection-stall-timeout", &c.StallTimeout, "after so long without progress in the middle of a request or an answer a Kafka connection is closed; progress is 256 KiB, or a sixteenth of the request if that is more"},
 		{"group-max-bytes", &c.Groups.MaxBytes, "most that the members of a group say of themselves, of all protocols, and most of one assignment of the classic one, in bytes"},
+		{"groups-memory-bytes", &c.Groups.MemoryBytes, "most that groups of all protocols take in memory with their members, assignments and offsets, in all nodes together, in bytes; each partition of __consumer_offsets has its part, of which new groups may fill three quarters; at least 32 times group-max-bytes"},
 		{"max-connections", &c.MaxConnections, "most Kafka connections at a time"},
 		{"max-session-partitions", &c.MaxSessionPartitions, "most partitions in the fetch sessions of all Kafka connections"},
 		{"offsets-retention", &c.Groups.Retention, "how long the committed offsets of a group that has no members are known, and those that consumers without a group protocol commit (Kafka's offsets.retention.minutes)"},
@@ -398,6 +401,7 @@ func (c *Config) bounds() error {
 		within("log-cleaner-dedupe-bytes", c.CleanerDedupe, 1<<10, large),
 		within("transaction-max-timeout", c.TransactionMaxTimeout, tick, long),
 		within("transactional-id-expiration", c.TransactionalIDExpiration, tick, long),
+		within("transactional-ids-memory-bytes", c.TransactionalIDsMemory, 1<<20, large),
 		within("producer-id-expiration", c.ProducerIDExpiration, tick, long),
 		within("clean-interval", c.CleanInterval, tick, long),
 		// Longer than the pause before a commit is repeated; see Config.DeleteGrace of package streamstore.
@@ -416,6 +420,8 @@ func (c *Config) bounds() error {
 		within("connection-idle-timeout", c.IdleTimeout, time.Second, long),
 		within("connection-stall-timeout", c.StallTimeout, time.Second, long),
 		within("group-max-bytes", c.Groups.MaxBytes, 64<<10, 60<<20),
+		// A partition has room for a group that says as much of itself as it may, and what it is assigned.
+		within("groups-memory-bytes", c.Groups.MemoryBytes, 32*int64(c.Groups.MaxBytes), large),
 		within("offsets-retention", c.Groups.Retention, time.Minute, long),
 		within("max-connections", c.MaxConnections, 1, 1_000_000),
 		within("auth-timeout", c.AuthTimeout, 100*time.Millisecond, long),

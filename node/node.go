@@ -155,7 +155,7 @@ func (n *Node) open(ctx context.Context) error {
 	}
 	n.groups = group.Open(n.set, n.cfg.Groups, n.peers, n.log)
 	n.onClose("groups", func(context.Context) error { n.groups.Close(); return nil })
-	n.txns = txn.Open(n.set, txn.Config{MaxTimeout: n.cfg.TransactionMaxTimeout, Expiration: n.cfg.TransactionalIDExpiration}, group.Topic, n.groups, n.peers, n.log)
+	n.txns = txn.Open(n.set, txn.Config{MaxTimeout: n.cfg.TransactionMaxTimeout, Expiration: n.cfg.TransactionalIDExpiration, MemoryBytes: n.cfg.TransactionalIDsMemory}, group.Topic, n.groups, n.peers, n.log)
 	n.onClose("transactions", func(context.Context) error { n.txns.Close(); return nil })
 	if err := n.serveHTTP(registry); err != nil {
 		return err

@@ -210,6 +210,7 @@ func (s *State) heartbeat(now time.Time, req *kmsg.ConsumerGroupHeartbeatRequest
 	}
 	found, err := s.admit(g, req, newID, &client, topics)
 	if err != nil {
+		s.forgetEmpty(g)
 		return err
 	}
 	m, err := s.findMember(g, req, newID, step)
@@ -217,6 +218,9 @@ func (s *State) heartbeat(now time.Time, req *kmsg.ConsumerGroupHeartbeatRequest
 		return err
 	}
 	next := m.subscribed(req, &client)
+	if m.matched != found {
+		s.touch(g)
+	}
 	s.subscribe(g, m, next, m.matches(found), topics, now, step)
 	c.session = timeouts.Session
 	m.expires = now.Add(timeouts.Session)
@@ -361,6 +365,13 @@ func (s *State) room(g *group, before, now int, others func() int) *refusal {
 	}
 	if now += others(); now > s.cfg.MaxBytes {
 		return refuse(kerr.GroupMaxSizeReached, "the members of group %q would say %d bytes of themselves, at most %d are kept (group-max-bytes)", g.id, now, s.cfg.MaxBytes)
+	}
+	grows := now - before
+	if before == 0 {
+		grows += memberBytes
+	}
+	if free := s.free(g); !s.takes(&free, grows) {
+		return refuse(kerr.GroupMaxSizeReached, "%v", ErrNoRoom)
 	}
 	return nil
 }

@@ -223,6 +223,7 @@ func (s *State) replayConsumer(version int16, r record.Record) error {
 		return fmt.Errorf("group record %d: value version %d: this release reads 0", version, valueVersion)
 	}
 	g := s.group(id)
+	s.touch(g)
 	c := g.becomeConsumer()
 	switch version {
 	case consumerGroupKey:
@@ -281,10 +282,11 @@ func (s *State) forgetConsumer(version int16, id, member string) {
 	if g == nil || g.consumer == nil {
 		return
 	}
+	s.touch(g)
 	c := g.consumer
 	switch m := c.members[member]; version {
 	case consumerGroupKey:
-		delete(s.groups, id)
+		s.dropGroup(id)
 	case consumerMemberKey:
 		if m != nil {
 			c.hold(m, current{})

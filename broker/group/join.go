@@ -39,7 +39,12 @@ func (s *State) Join(now time.Time, t shard.Ticket, req *kmsg.JoinGroupRequest, 
 	if err := s.checkJoin(req); err != nil {
 		return refuse(err)
 	}
+	known := s.groups[req.Group]
+	if free := s.free(known); !s.takes(&free, known.joinGrowth(req, client)) {
+		return refuse(kerr.GroupMaxSizeReached)
+	}
 	g := s.group(req.Group)
+	s.touch(g)
 	if g.consumer != nil && g.occupied() {
 		return s.joinConsumer(g, now, t, req, client, newID, topics)
 	}
@@ -383,6 +388,7 @@ func (s *State) drop(g *group, m *member, step *shard.Step) {
 		step.Answers = append(step.Answers, shard.Answer{To: m.join, Value: m.joinResp})
 	}
 	delete(g.members, m.id)
+	s.touch(g)
 	if m.instance != "" && g.static[m.instance] == m.id {
 		delete(g.static, m.instance)
 	}

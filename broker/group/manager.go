@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/tabletopic/tabletopic/internal/limitlog"
 	"github.com/tabletopic/tabletopic/internal/shard"
 	"github.com/tabletopic/tabletopic/internal/shards"
 	"github.com/tabletopic/tabletopic/metadata"
@@ -31,6 +32,7 @@ type Manager struct {
 	set    *partition.Set
 	log    *slog.Logger
 	peers  Peers // nil if there are none
+	full   *limitlog.Logger
 	shards *shards.Shards[*State]
 	watch  func() // ends the watch of topics
 
@@ -46,7 +48,8 @@ func Open(set *partition.Set, cfg Config, peers Peers, log *slog.Logger) *Manage
 	topic := metadata.NewTopic{Name: Topic, Partitions: cfg.Partitions, Config: map[string]string{
 		"cleanup.policy": "compact", "max.message.bytes": strconv.Itoa(16 << 20),
 	}}
-	m := &Manager{cfg: cfg, set: set, peers: peers, log: log, shards: shards.New(set, topic, func() *State { return NewState(cfg) }, log)}
+	m := &Manager{cfg: cfg, set: set, peers: peers, log: log, full: limitlog.New(log)}
+	m.shards = shards.New(set, topic, m.newState, log)
 	m.watch = set.Watch(func(e partition.Event) {
 		m.changes.Add(1)
 		switch {
@@ -57,6 +60,15 @@ func Open(set *partition.Set, cfg Config, peers Peers, log *slog.Logger) *Manage
 		}
 	})
 	return m
+}
+
+// newState returns the state of a partition of the topic, as many as it has.
+func (m *Manager) newState() *State {
+	cfg := m.cfg
+	if t, ok := m.set.Topic(Topic); ok {
+		cfg.Partitions = len(t.Partitions)
+	}
+	return NewState(cfg)
 }
 
 // Close ends all shards.
@@ -74,8 +86,17 @@ func (m *Manager) Find(ctx context.Context, group string) (partition.ID, streams
 // do runs a handler on the shard of a group.
 func do[R any](ctx context.Context, m *Manager, group string, handle func(*State, time.Time, shard.Ticket) shard.Step) (R, error) {
 	return shards.Do[R](ctx, m.shards, group, func(_ *partition.Partition, s *State, now time.Time, t shard.Ticket) shard.Step {
+		defer m.warnFull(s, s.refused, group)
 		return handle(s, now, t)
 	})
+}
+
+// warnFull writes that there was no room for something of a group, if there was none.
+func (m *Manager) warnFull(s *State, before int, group string) {
+	if s.refused > before {
+		m.full.Warn("refused something of a group: the memory for groups is full; delete groups that nobody needs, or raise groups-memory-bytes",
+			"group", group, "bytes", s.held(), "limit", s.cfg.MemoryBytes)
+	}
 }
 
 // Join waits for the rebalance that the member takes part in.
@@ -130,6 +151,7 @@ func (m *Manager) TxnCommit(ctx context.Context, req *kmsg.TxnOffsetCommitReques
 		if err := p.CheckTransaction(req.ProducerID, req.ProducerEpoch, v); err != nil {
 			return answer(t, answered{nil, err})
 		}
+		defer m.warnFull(s, s.refused, req.Group)
 		resp, records := s.TxnCommit(now, req, m.exists)
 		step := answer(t, answered{resp, nil})
 		step.Records = records

@@ -18,6 +18,8 @@ import (
 func (s *State) Commit(now time.Time, t shard.Ticket, req *kmsg.OffsetCommitRequest, exists func(topic string, partition int32) bool) shard.Step {
 	resp := req.ResponseKind().(*kmsg.OffsetCommitResponse)
 	refusal := s.checkCommit(now, req)
+	g := s.groups[req.Group]
+	free := s.free(g)
 	var step shard.Step
 	for _, rt := range req.Topics {
 		st := kmsg.NewOffsetCommitResponseTopic()
@@ -37,7 +39,12 @@ func (s *State) Commit(now time.Time, t shard.Ticket, req *kmsg.OffsetCommitRequ
 				if req.Version >= 6 {
 					o.leaderEpoch = rp.LeaderEpoch
 				}
-				step.Records = append(step.Records, offsetRecord(req.Group, topicPartition{rt.Topic, rp.Partition}, &o))
+				tp := topicPartition{rt.Topic, rp.Partition}
+				if !s.takes(&free, g.offsetGrowth(tp, &o)) {
+					sp.ErrorCode = kerr.PolicyViolation.Code
+					break
+				}
+				step.Records = append(step.Records, offsetRecord(req.Group, tp, &o))
 			}
 			st.Partitions = append(st.Partitions, sp)
 		}

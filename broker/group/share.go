@@ -146,6 +146,7 @@ func (s *State) shareHeartbeat(now time.Time, req *kmsg.ShareGroupHeartbeatReque
 		return nil
 	}
 	if err := s.roomInShare(g, req, client); err != nil {
+		s.forgetEmpty(g)
 		return err
 	}
 	m, err := s.findShareMember(g, req, step)

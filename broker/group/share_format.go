@@ -103,6 +103,7 @@ func (s *State) replayShare(version int16, r record.Record) error {
 		return fmt.Errorf("group record %d: value version %d: this release reads 0", version, valueVersion)
 	}
 	g := s.group(id)
+	s.touch(g)
 	c := g.becomeShare()
 	switch version {
 	case shareGroupKey:
@@ -144,9 +145,10 @@ func (s *State) forgetShare(version int16, id, member string, p partitionID) {
 	if g == nil || g.share == nil {
 		return
 	}
+	s.touch(g)
 	switch version {
 	case shareGroupKey:
-		delete(s.groups, id)
+		s.dropGroup(id)
 	case shareMemberKey:
 		delete(g.share.members, member)
 	case shareCurrentKey:

@@ -113,6 +113,9 @@ func (s *State) LoadShare(now time.Time, k share.Key, leaderEpoch int32) (share.
 	if known && leaderEpoch < st.leaderEpoch && !invariant.Off("share-leader-epoch") {
 		return share.Loaded{}, nil, fmt.Errorf("%w: %s was led in epoch %d, and this is %d", ErrShareFenced, k, st.leaderEpoch, leaderEpoch)
 	}
+	if free := s.free(g); !known && !s.takes(&free, deliveredBytes) {
+		return share.Loaded{}, nil, fmt.Errorf("deliveries of %s: %w", k, ErrNoRoom)
+	}
 	var records []shard.Record
 	if !known && !invariant.Off("share-new-epoch") {
 		st.stateEpoch = newStateEpoch(now)
@@ -193,7 +196,11 @@ func (s *State) shareOffsets(group string) (map[uuid.UUID][]ShareOffset, error) 
 // and forget what was delivered of it. A group that is not there is made (KIP-932: where it begins is set
 // before its first member joins).
 func (m *Manager) AlterShareOffsets(ctx context.Context, group string, starts map[uuid.UUID]map[int32]int64) error {
-	return m.changeShare(ctx, group, true, func(c *shareGroup, now time.Time) []shard.Record {
+	partitions := 0
+	for _, of := range starts {
+		partitions += len(of)
+	}
+	return m.changeShare(ctx, group, true, partitions, func(c *shareGroup, now time.Time) []shard.Record {
 		var records []shard.Record
 		for topic, partitions := range starts {
 			for index, start := range partitions {
@@ -213,7 +220,7 @@ func (m *Manager) AlterShareOffsets(ctx context.Context, group string, starts ma
 
 // DeleteShareOffsets makes a share group without members forget topics.
 func (m *Manager) DeleteShareOffsets(ctx context.Context, group string, topics []uuid.UUID) error {
-	return m.changeShare(ctx, group, false, func(c *shareGroup, _ time.Time) []shard.Record {
+	return m.changeShare(ctx, group, false, 0, func(c *shareGroup, _ time.Time) []shard.Record {
 		var records []shard.Record
 		for _, p := range c.partitions() {
 			if slices.Contains(topics, p.topic) {
@@ -224,10 +231,14 @@ func (m *Manager) DeleteShareOffsets(ctx context.Context, group string, topics [
 	})
 }
 
-func (m *Manager) changeShare(ctx context.Context, group string, create bool, change func(*shareGroup, time.Time) []shard.Record) error {
+func (m *Manager) changeShare(ctx context.Context, group string, create bool, partitions int, change func(*shareGroup, time.Time) []shard.Record) error {
 	type answered struct{ err error }
 	a, err := do[answered](ctx, m, group, func(s *State, now time.Time, t shard.Ticket) shard.Step {
-		switch g := s.groups[group]; {
+		g := s.groups[group]
+		free := s.free(g)
+		switch {
+		case !s.takes(&free, partitions*deliveredBytes):
+			return answer(t, answered{ErrNoRoom})
 		case g == nil && create:
 			step := answer(t, answered{})
 			step.Records = append([]shard.Record{shareGroupRecord(group, 0, 0, now)}, change(&shareGroup{}, now)...)

@@ -28,6 +28,9 @@ type Config struct {
 	// protocol, in bytes. A topic that a member names counts 16 bytes more, for what it takes in memory. So does one that its
 	// regular expression matches; of members with the same one and the same rights, once. 16 MiB if zero.
 	MaxBytes int
+	// MemoryBytes bounds what all groups take in memory, by estimate, in all nodes together: each partition of
+	// __consumer_offsets has its part. Groups that are not there yet may fill three quarters of it. 512 MiB if zero.
+	MemoryBytes int64
 	// ConsumerSession is the session timeout of members of the consumer protocol, ConsumerHeartbeat
 	// how often they are told to send heartbeats, in groups that have no settings of their own
 	// (KIP-848). 45 s and 5 s if zero.
@@ -56,6 +59,7 @@ func (c *Config) setDefaults() {
 	c.MaxSize = cmp.Or(c.MaxSize, 10_000)
 	c.MaxMetadata = cmp.Or(c.MaxMetadata, 4096)
 	c.MaxBytes = cmp.Or(c.MaxBytes, 16<<20)
+	c.MemoryBytes = cmp.Or(c.MemoryBytes, 512<<20)
 	c.ConsumerSession = cmp.Or(c.ConsumerSession, 45*time.Second)
 	c.ConsumerHeartbeat = cmp.Or(c.ConsumerHeartbeat, 5*time.Second)
 	c.ConsumerMinSession = cmp.Or(c.ConsumerMinSession, 45*time.Second)
@@ -79,11 +83,19 @@ type State struct {
 	order   int64     // of the last offset record
 	wake    time.Time // no deadline is before it; zero if there is none
 	expiry  time.Time // next look for offsets past their retention
+
+	// See memory.go.
+	touched      []*group // those that are other ones than were counted
+	bytes        int64    // of the groups, as counted
+	offsetBytes  int64    // of their offsets
+	pendingBytes int64    // of pending
+	refused      int      // how often there was no room
 }
 
-// NewState returns the state of an empty partition.
+// NewState returns the state of an empty partition. Of MemoryBytes it has the part of one of Partitions.
 func NewState(cfg Config) *State {
 	cfg.setDefaults()
+	cfg.MemoryBytes /= int64(cfg.Partitions)
 	return &State{cfg: cfg, groups: map[string]*group{}, pending: map[int64]map[groupPartition]pendingOffset{}, wake: time.Unix(0, 0)}
 }
 
@@ -112,6 +124,9 @@ type group struct {
 	deadline     time.Time              // of preparing or completing
 	initial      bool                   // preparing, and waiting for more first members
 	joined       int                    // counts joins, for a stable order
+	counted      int64                  // bytes in memory, without offsets, when last counted
+	touched      bool                   // it is another one since
+	offsetBytes  int64                  // of offsets
 
 	// Not nil: the group is one of the consumer protocol, and of the above only id, phase empty,
 	// protocolType, offsets, unstable and since are its.
@@ -162,6 +177,7 @@ func (s *State) group(id string) *group {
 			invited: map[string]time.Time{}, offsets: map[topicPartition]offset{}, unstable: map[topicPartition]int{},
 		}
 		s.groups[id] = g
+		s.touch(g)
 	}
 	return g
 }
@@ -203,11 +219,13 @@ func (s *State) Replay(r shard.Record) error {
 			s.replayPending(ok.Group, tp, *r.Txn, o)
 			return nil
 		}
-		s.group(ok.Group).offsets[tp] = o
+		s.setOffset(s.group(ok.Group), tp, o)
 	case gv == nil:
-		delete(s.groups, gk.Group)
+		s.dropGroup(gk.Group)
 	default:
-		s.group(gk.Group).replay(gv)
+		g := s.group(gk.Group)
+		g.replay(gv)
+		s.touch(g)
 		s.wakeBy(time.UnixMilli(gv.CurrentStateTimestamp)) // members that the replay made need a deadline
 	}
 	return nil
@@ -334,7 +352,7 @@ func (s *State) Tick(now time.Time) shard.Step {
 	for _, id := range slices.Sorted(maps.Keys(s.groups)) {
 		s.tick(s.groups[id], now, &step)
 		if g := s.groups[id]; !g.occupied() && len(g.invited)+len(g.offsets)+len(g.unstable) == 0 && g.since.IsZero() {
-			delete(s.groups, id) // never more than a first, unfinished join
+			s.dropGroup(id) // never more than a first, unfinished join
 		}
 	}
 	s.expire(now, &step)
@@ -345,6 +363,7 @@ func (s *State) tick(g *group, now time.Time, step *shard.Step) {
 	for id, until := range g.invited {
 		if !now.Before(until) {
 			delete(g.invited, id)
+			s.touch(g)
 		} else {
 			s.wakeBy(until)
 		}

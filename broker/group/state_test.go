@@ -85,6 +85,9 @@ func (s *script) apply(step shard.Step) {
 		}
 		s.log = append(s.log, r)
 	}
+	if got, want := s.state.held(), recount(s.state); got != want {
+		fmt.Fprintf(&s.out, "%d bytes are counted, of %d\n", got, want)
+	}
 	for _, a := range step.Answers {
 		fmt.Fprintf(&s.out, "%s: %s\n", s.tickets[a.To], s.show(a.Value))
 	}

@@ -28,6 +28,7 @@ type pendingOffset struct {
 func (s *State) TxnCommit(now time.Time, req *kmsg.TxnOffsetCommitRequest, exists func(topic string, partition int32) bool) (*kmsg.TxnOffsetCommitResponse, []shard.Record) {
 	resp := req.ResponseKind().(*kmsg.TxnOffsetCommitResponse)
 	refusal := s.checkTxnCommit(req)
+	free := s.free(s.groups[req.Group])
 	txn := shard.Producer{ID: req.ProducerID, Epoch: req.ProducerEpoch}
 	var records []shard.Record
 	for _, rt := range req.Topics {
@@ -45,7 +46,12 @@ func (s *State) TxnCommit(now time.Time, req *kmsg.TxnOffsetCommitRequest, exist
 				sp.ErrorCode = kerr.OffsetMetadataTooLarge.Code
 			default:
 				o := offset{offset: rp.Offset, leaderEpoch: rp.LeaderEpoch, metadata: deref(rp.Metadata), committed: now}
-				records = append(records, pendingRecord(req.Group, topicPartition{rt.Topic, rp.Partition}, txn, o))
+				tp := topicPartition{rt.Topic, rp.Partition}
+				if !s.takes(&free, s.pendingGrowth(groupPartition{req.Group, tp}, txn, &o)) {
+					sp.ErrorCode = kerr.PolicyViolation.Code
+					break
+				}
+				records = append(records, pendingRecord(req.Group, tp, txn, o))
 			}
 			st.Partitions = append(st.Partitions, sp)
 		}
@@ -80,10 +86,22 @@ func (s *State) replayPending(group string, tp topicPartition, txn shard.Produce
 		s.pending[txn.ID] = pending
 	}
 	gp := groupPartition{group, tp}
-	if _, again := pending[gp]; !again {
+	if old, again := pending[gp]; again {
+		s.pendingBytes -= int64(old.bytes(tp))
+	} else {
 		s.group(group).unstable[tp]++
 	}
 	pending[gp] = pendingOffset{o, txn}
+	s.pendingBytes += int64(o.bytes(tp))
+}
+
+// pendingGrowth is what an offset of a transaction takes more than the one before it.
+func (s *State) pendingGrowth(gp groupPartition, txn shard.Producer, o *offset) int {
+	n := o.bytes(gp.topicPartition)
+	if old, again := s.pending[txn.ID][gp]; again {
+		n -= old.bytes(gp.topicPartition)
+	}
+	return n
 }
 
 // endTxn makes the offsets of a transaction count, unless later ones do, or drops them.
@@ -91,8 +109,9 @@ func (s *State) endTxn(producer int64, commit bool) {
 	for gp, p := range s.pending[producer] {
 		g := s.group(gp.group)
 		g.settle(gp.topicPartition)
+		s.pendingBytes -= int64(p.bytes(gp.topicPartition))
 		if commit && p.order > g.offsets[gp.topicPartition].order {
-			g.offsets[gp.topicPartition] = p.offset
+			s.setOffset(g, gp.topicPartition, p.offset)
 		}
 	}
 	delete(s.pending, producer)
@@ -108,13 +127,16 @@ func (g *group) settle(tp topicPartition) {
 // forget drops what a group committed of a partition, and what open transactions would.
 func (s *State) forget(group string, tp topicPartition) {
 	g := s.group(group)
-	delete(g.offsets, tp)
+	s.dropOffset(g, tp)
 	if g.unstable[tp] == 0 {
 		return
 	}
 	delete(g.unstable, tp)
 	for producer, pending := range s.pending {
-		delete(pending, groupPartition{group, tp})
+		if p, some := pending[groupPartition{group, tp}]; some {
+			s.pendingBytes -= int64(p.bytes(tp))
+			delete(pending, groupPartition{group, tp})
+		}
 		if len(pending) == 0 {
 			delete(s.pending, producer)
 		}

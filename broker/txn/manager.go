@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tabletopic/tabletopic/internal/limitlog"
 	"github.com/tabletopic/tabletopic/internal/shard"
 	"github.com/tabletopic/tabletopic/internal/shards"
 	"github.com/tabletopic/tabletopic/metadata"
@@ -51,6 +52,7 @@ type Manager struct {
 	groups      Groups
 	peers       Peers // nil if there are none
 	log         *slog.Logger
+	full        *limitlog.Logger
 	shards      *shards.Shards[*State]
 
 	cancel context.CancelFunc
@@ -67,7 +69,8 @@ func Open(set *partition.Set, cfg Config, groupsTopic string, groups Groups, pee
 		"cleanup.policy": "compact", "max.message.bytes": strconv.Itoa(16 << 20),
 	}}
 	m := &Manager{cfg: cfg, set: set, groupsTopic: groupsTopic, groups: groups, peers: peers, log: log, poke: make(chan struct{}, 1),
-		shards: shards.New(set, topic, func() *State { return NewState(cfg) }, log)}
+		full: limitlog.New(log)}
+	m.shards = shards.New(set, topic, m.newState, log)
 	ctx, cancel := context.WithCancel(context.Background())
 	m.cancel = cancel
 	m.watch = set.Watch(func(e partition.Event) {
@@ -78,6 +81,15 @@ func Open(set *partition.Set, cfg Config, groupsTopic string, groups Groups, pee
 	})
 	m.work.Go(func() { m.keep(ctx) })
 	return m
+}
+
+// newState returns the state of a partition of the topic, as many as it has.
+func (m *Manager) newState() *State {
+	cfg := m.cfg
+	if t, ok := m.set.Topic(Topic); ok {
+		cfg.Partitions = len(t.Partitions)
+	}
+	return NewState(cfg)
 }
 
 func (m *Manager) wake() {
@@ -284,7 +296,13 @@ func (m *Manager) Leader(ctx context.Context, id string) (streamstore.NodeID, er
 // do runs a handler on the shard of a transactional id.
 func do[R any](ctx context.Context, m *Manager, id string, handle func(*State, time.Time, shard.Ticket) shard.Step) (R, error) {
 	return shards.Do[R](ctx, m.shards, id, func(_ *partition.Partition, s *State, now time.Time, t shard.Ticket) shard.Step {
-		return handle(s, now, t)
+		before := s.refusals
+		step := handle(s, now, t)
+		if s.refusals > before {
+			m.full.Warn("refused a producer: the memory for transactional ids is full; raise transactional-ids-memory-bytes, or let ids expire sooner (transactional-id-expiration)",
+				"transactional_id", id, "bytes", s.bytes, "limit", s.cfg.MemoryBytes)
+		}
+		return step
 	})
 }
 

@@ -21,8 +21,9 @@ type Config struct {
 	MaxTimeout time.Duration
 	// Expiration is how long a transactional id without a transaction is known. 7 days if zero.
 	Expiration time.Duration
-	// MaxIDs bounds the transactional ids of one partition of __transaction_state. 100,000 if zero.
-	MaxIDs int
+	// MemoryBytes bounds what all transactional ids take in memory with their transactions, by estimate, in all nodes together:
+	// each partition of __transaction_state has its part. New ids may fill three quarters of it. 256 MiB if zero.
+	MemoryBytes int64
 	// MaxPartitions bounds the partitions of one transaction. 10,000 if zero.
 	MaxPartitions int
 	// Partitions of __transaction_state when it is created. 16 if zero: as many as
@@ -33,7 +34,7 @@ type Config struct {
 func (c *Config) setDefaults() {
 	c.MaxTimeout = cmp.Or(c.MaxTimeout, 15*time.Minute)
 	c.Expiration = cmp.Or(c.Expiration, 7*24*time.Hour)
-	c.MaxIDs = cmp.Or(c.MaxIDs, 100_000)
+	c.MemoryBytes = cmp.Or(c.MemoryBytes, 256<<20)
 	c.MaxPartitions = cmp.Or(c.MaxPartitions, 10_000)
 	c.Partitions = cmp.Or(c.Partitions, 16)
 }
@@ -44,12 +45,14 @@ const lastEpoch = math.MaxInt16 - 1
 
 // State is the transactional ids of one partition of __transaction_state.
 type State struct {
-	cfg    Config
-	txns   map[string]*transaction
-	due    map[string]*transaction // those that are decided and not complete
-	wake   time.Time               // no deadline is before it; zero if there is none
-	expiry time.Time               // next look for ids past their expiration
-	sender shard.Ticket            // waits for decisions
+	cfg      Config
+	txns     map[string]*transaction
+	due      map[string]*transaction // those that are decided and not complete
+	wake     time.Time               // no deadline is before it; zero if there is none
+	expiry   time.Time               // next look for ids past their expiration
+	sender   shard.Ticket            // waits for decisions
+	bytes    int64                   // that txns take
+	refusals int                     // how often there was no room
 }
 
 // transaction is a transactional id, with its transaction if one is under way.
@@ -81,9 +84,10 @@ type Decision struct {
 	Partitions      []partition.ID
 }
 
-// NewState returns the state of an empty partition.
+// NewState returns the state of an empty partition. Of MemoryBytes it has the part of one of Partitions.
 func NewState(cfg Config) *State {
 	cfg.setDefaults()
+	cfg.MemoryBytes /= int64(cfg.Partitions)
 	return &State{cfg: cfg, txns: map[string]*transaction{}, due: map[string]*transaction{}, wake: time.Unix(0, 0)}
 }
 
@@ -94,6 +98,9 @@ func (s *State) Replay(r shard.Record) error {
 		return err
 	}
 	if v == nil {
+		if t := s.txns[id]; t != nil {
+			s.bytes -= t.bytes()
+		}
 		delete(s.txns, id)
 		delete(s.due, id)
 		return nil
@@ -102,6 +109,8 @@ func (s *State) Replay(r shard.Record) error {
 	if t == nil {
 		t = &transaction{id: id, recovered: -1}
 		s.txns[id] = t
+	} else {
+		s.bytes -= t.bytes()
 	}
 	t.producerID, t.epoch, t.previous, t.next = v.ProducerID, v.ProducerEpoch, v.PreviousProducerID, v.NextProducerID
 	t.timeout, t.phase, t.version = time.Duration(v.TimeoutMillis)*time.Millisecond, v.State, v.ClientTransactionVersion
@@ -112,6 +121,7 @@ func (s *State) Replay(r shard.Record) error {
 			t.partitions[partition.ID{Topic: topic.Topic, Index: p}] = true
 		}
 	}
+	s.bytes += t.bytes()
 	delete(s.due, id)
 	switch {
 	case t.phase == ongoing:
@@ -120,6 +130,36 @@ func (s *State) Replay(r shard.Record) error {
 		s.due[id] = t
 	}
 	return nil
+}
+
+// What a transactional id takes in memory, by estimate, and each partition of its transaction, beside their names.
+const (
+	idBytes        = 400
+	partitionBytes = 80
+)
+
+func (t *transaction) bytes() int64 {
+	n := idBytes + len(t.id)
+	for p := range t.partitions {
+		n += partitionBytes + len(p.Topic)
+	}
+	return int64(n)
+}
+
+// room tells whether there is room for next in the place of t, nil for a new id. Those that are there have the last
+// quarter for themselves, so that their transactions go on whatever ids strangers ask for.
+func (s *State) room(t, next *transaction) bool {
+	bound, now := s.cfg.MemoryBytes, next.bytes()
+	if t == nil {
+		bound = bound / 4 * 3
+	} else {
+		now -= t.bytes()
+	}
+	if now <= 0 || s.bytes+now <= bound || invariant.Off("transaction-memory-bounded") {
+		return true
+	}
+	s.refusals++
+	return false
 }
 
 // Snapshot implements [shard.State].
@@ -198,10 +238,10 @@ func (s *State) Init(now time.Time, ticket shard.Ticket, id string, timeout time
 	}
 	t := s.txns[id]
 	if t == nil {
-		if len(s.txns) >= s.cfg.MaxIDs {
+		t = &transaction{id: id, producerID: fresh, epoch: -1, previous: -1, next: -1, phase: empty}
+		if !s.room(nil, t) {
 			return refused(ticket, kerr.PolicyViolation)
 		}
-		t = &transaction{id: id, producerID: fresh, epoch: -1, previous: -1, next: -1, phase: empty}
 	} else if has != nobody && !t.mayRecover(has) && !invariant.Off("transaction-fenced") {
 		return refused(ticket, kerr.ProducerFenced)
 	}
@@ -275,6 +315,8 @@ func (s *State) Add(now time.Time, ticket shard.Ticket, id string, p Identity, p
 	}
 	switch {
 	case len(next.partitions) > s.cfg.MaxPartitions:
+		return refused(ticket, kerr.PolicyViolation)
+	case !s.room(t, &next):
 		return refused(ticket, kerr.PolicyViolation)
 	case t.phase == ongoing && len(next.partitions) == len(t.partitions):
 		return answer(ticket, Result{p, nil})
