@@ -110,6 +110,11 @@ func (t *tx) checkReleasable(by, node streamstore.Node) error {
 	return err
 }
 
+// CheckNode returns [streamstore.ErrNodeFenced] if a later life of the node has begun.
+func (s *Store) CheckNode(ctx context.Context, node streamstore.Node) error {
+	return checkNode(ctx, s.readers, node)
+}
+
 // Nodes returns all nodes that were ever registered, by id.
 func (s *Store) Nodes(ctx context.Context) ([]streamstore.NodeState, error) {
 	nodes, err := s.nodes(ctx)

@@ -315,9 +315,13 @@ func (s *Store) updateDurablyAs(ctx context.Context, node streamstore.Node, what
 	})
 }
 
-func (t *tx) checkNode(node streamstore.Node) error {
+func (t *tx) checkNode(node streamstore.Node) error { return checkNode(t.ctx, t, node) }
+
+func checkNode(ctx context.Context, db interface {
+	QueryRowContext(context.Context, string, ...any) *sql.Row
+}, node streamstore.Node) error {
 	var epoch int64
-	err := t.QueryRowContext(t.ctx, `SELECT epoch FROM node WHERE id = $1`, node.ID).Scan(&epoch)
+	err := db.QueryRowContext(ctx, `SELECT epoch FROM node WHERE id = $1`, node.ID).Scan(&epoch)
 	if errors.Is(err, sql.ErrNoRows) {
 		return fmt.Errorf("node %d was never registered: %w", node.ID, streamstore.ErrNodeFenced)
 	}

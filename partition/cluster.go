@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/streamstore"
 )
@@ -282,8 +283,15 @@ func (s *Set) rescan(ctx context.Context, dirty map[uuid.UUID]int) error {
 	return nil
 }
 
-// readMembers reads who takes part. A new life counts as alive until it leaves questions open.
+// readMembers reads who takes part. A new life counts as alive until it leaves questions open. That a later life of this very node
+// has begun ends it: it may have nothing to write, and would not hear of it.
 func (s *Set) readMembers(ctx context.Context) error {
+	if err := s.meta.CheckNode(ctx, s.store.Node()); err != nil {
+		if errors.Is(err, streamstore.ErrNodeFenced) && !invariant.Off("takeover-noticed") {
+			s.store.Replaced(err)
+		}
+		return err
+	}
 	read, err := s.meta.Members(ctx)
 	if err != nil {
 		return err

@@ -58,7 +58,7 @@ func (c *nodes) start(id streamstore.NodeID) *member {
 		c.t.Fatal(err)
 	}
 	m := &member{way: objectstore.NewFaulty(c.bucket, objectstore.Faults{})}
-	if m.store, err = streamstore.Open(ctx, streamstore.Config{WALLinger: time.Millisecond}, id, m.way, meta, meta, log); err != nil {
+	if m.store, err = streamstore.Open(ctx, streamstore.Config{WALLinger: time.Millisecond, CleanInterval: time.Hour}, id, m.way, meta, meta, log); err != nil {
 		c.t.Fatal(err)
 	}
 	cfg := c.cfg
@@ -396,6 +396,40 @@ func TestMoveFromADeadNode(t *testing.T) {
 	}
 	wantValues(t, one.partition(t, "t", 1), 0, "1")
 	mustAppend(t, all[2].partition(t, "t", 0), produced{values: []string{"more"}})
+}
+
+// A node that writes nothing hears from the change log that another has recovered it, or that it was started again, and ends; nobody
+// else does.
+func TestIdleNodeHearsThatItWasReplaced(t *testing.T) {
+	c, all := newNodes(t, 3)
+	all[0].create(t, "t", 1, 1)
+	ends := func(m *member) {
+		t.Helper()
+		select {
+		case <-m.store.Fenced():
+			if err := m.store.Err(); !errors.Is(err, streamstore.ErrNodeFenced) {
+				t.Errorf("node %d ended: %v", m.store.Node().ID, err)
+			}
+		case <-time.After(invariant.Patience(2 * time.Minute)):
+			t.Fatalf("node %d does not hear of it", m.store.Node().ID)
+		}
+	}
+	if _, err := all[1].store.Recover(t.Context(), 1, nil); err != nil {
+		t.Fatal(err)
+	}
+	ends(all[0])
+	c.kill(1)
+	again := c.start(3)
+	ends(all[2])
+	if err := again.store.Err(); err != nil {
+		t.Errorf("the later life ended: %v", err)
+	}
+	if err := all[1].Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := all[1].store.Err(); err != nil {
+		t.Errorf("the node that recovered it ended: %v", err)
+	}
 }
 
 // Dead letters go to whoever leads their partition, once, whatever moves meanwhile.

@@ -147,6 +147,10 @@ func (s *Store) Err() error {
 	return s.err
 }
 
+// Replaced fences the store: somebody has read that a later life of the node has begun. The store itself finds out when it writes,
+// or cleans.
+func (s *Store) Replaced(err error) { s.fail(err) }
+
 // fail fences the store.
 func (s *Store) fail(err error) {
 	s.mu.Lock()
