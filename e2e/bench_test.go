@@ -28,6 +28,7 @@ import (
 
 	"github.com/tabletopic/tabletopic/coordinator"
 	"github.com/tabletopic/tabletopic/internal/clickstream"
+	"github.com/tabletopic/tabletopic/internal/lab"
 	"github.com/tabletopic/tabletopic/metadata"
 )
 
@@ -187,14 +188,14 @@ func BenchmarkGarbage(b *testing.B) {
 		for i := range v[0] {
 			all = append(all, v[0][i]/v[1][i])
 		}
-		return median(all)
+		return lab.Median(all)
 	}
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(ratio(took), "rate_ratio")
 	b.ReportMetric(ratio(cpu), "cpu_ratio")
 	for i, side := range []string{"clean", "garbage"} {
-		b.ReportMetric(float64(rows)/median(took[i]), side+"_rows/s")
-		b.ReportMetric(float64(rows)/median(cpu[i]), side+"_rows/cpu-s")
+		b.ReportMetric(float64(rows)/lab.Median(took[i]), side+"_rows/s")
+		b.ReportMetric(float64(rows)/lab.Median(cpu[i]), side+"_rows/cpu-s")
 	}
 }
 

@@ -4,9 +4,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"time"
+
+	"github.com/tabletopic/tabletopic/internal/lab"
 )
 
 // A comparison is what two sides did in turns, in one run on one machine.
@@ -54,7 +55,7 @@ func (c *comparison) print(w io.Writer) {
 			for i := range ratios {
 				ratios[i] = r[ours][i] / r[theirs][i]
 			}
-			ratio = fmt.Sprintf("%.2g", median(ratios))
+			ratio = fmt.Sprintf("%.2g", lab.Median(ratios))
 		}
 		row := []string{measure, cell(r[theirs]), cell(r[ours]), ratio}
 		if len(c.wanted) > 0 {
@@ -68,13 +69,7 @@ func cell(v []float64) string {
 	if len(v) == 0 {
 		return ""
 	}
-	return readable(median(v))
-}
-
-// median leaves v as it is.
-func median(v []float64) float64 {
-	v = slices.Sorted(slices.Values(v))
-	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
+	return readable(lab.Median(v))
 }
 
 func readable(v float64) string {

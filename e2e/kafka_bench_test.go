@@ -22,7 +22,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	"github.com/tabletopic/tabletopic/internal/lab"
 	"github.com/tabletopic/tabletopic/record"
@@ -215,7 +214,7 @@ func (k *kafkaRun) dropPages(dir string) {
 		if err := f.Sync(); err != nil {
 			return err
 		}
-		return unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
+		return dropCache(f)
 	})
 	if err != nil {
 		k.b.Fatal(err)

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -494,8 +493,11 @@ func TestFullDisk(t *testing.T) {
 		t.Skip("needs root to mount a small tmpfs")
 	}
 	disk := t.TempDir()
-	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=48m"); err != nil {
-		t.Skipf("mount a small tmpfs: %v", err)
+	mount := func(options string) ([]byte, error) {
+		return exec.Command("mount", "-t", "tmpfs", "-o", options, "tmpfs", disk).CombinedOutput()
+	}
+	if out, err := mount("size=48m"); err != nil {
+		t.Skipf("mount a small tmpfs: %v: %s", err, out)
 	}
 	t.Cleanup(func() { _ = exec.Command("umount", "-l", disk).Run() })
 	s := newServer(t)
@@ -520,8 +522,8 @@ func TestFullDisk(t *testing.T) {
 	if log := s.log.String(); !strings.Contains(log, "no space left on device") || !strings.Contains(log, "is full") {
 		t.Errorf("the server does not say that the disk is full:\n%s", tail([]byte(log), 3000))
 	}
-	if err := syscall.Mount("tmpfs", disk, "tmpfs", syscall.MS_REMOUNT, "size=1g"); err != nil {
-		t.Fatal(err)
+	if out, err := mount("remount,size=1g"); err != nil {
+		t.Fatalf("%v: %s", err, out)
 	}
 	cl = s.client(kgo.DefaultProduceTopic("events"))
 	if err := cl.ProduceSync(context.Background(), &kgo.Record{Value: encoded(t, header, eventSchema, event{-1, "after"})}).FirstErr(); err != nil {

@@ -526,14 +526,9 @@ func BenchmarkGarbage(b *testing.B) {
 				}
 			}
 			b.ReportMetric(0, "ns/op")
-			b.ReportMetric(median(rates[0]), "clean_rows/cpu-s")
-			b.ReportMetric(median(rates[1]), "garbage_rows/cpu-s")
-			b.ReportMetric(median(ratios), "ratio")
+			b.ReportMetric(lab.Median(rates[0]), "clean_rows/cpu-s")
+			b.ReportMetric(lab.Median(rates[1]), "garbage_rows/cpu-s")
+			b.ReportMetric(lab.Median(ratios), "ratio")
 		})
 	}
-}
-
-func median(v []float64) float64 {
-	v = slices.Sorted(slices.Values(v))
-	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
 }

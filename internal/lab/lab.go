@@ -102,7 +102,7 @@ func StartOnPort(t testing.TB, timeout time.Duration, command func(port int) *ex
 func start(t testing.TB, cmd *exec.Cmd, timeout time.Duration, ready func() error) (end func(), err error) {
 	out := &output{}
 	cmd.Stdout, cmd.Stderr = out, out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // if the test binary is killed
+	cmd.SysProcAttr = endsWithParent()
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}

@@ -79,7 +79,7 @@ func startPostgres() error {
 	if shared.dir, err = os.MkdirTemp("", "tabletopic-postgres-"); err != nil {
 		return err
 	}
-	shared.as = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	shared.as = endsWithParent()
 	if os.Getuid() == 0 { // PostgreSQL refuses to run as root; the package made a user
 		u, err := user.Lookup("postgres")
 		if err != nil {
