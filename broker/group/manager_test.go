@@ -1,11 +1,17 @@
 package group
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/tabletopic/tabletopic/internal/shard"
 	"github.com/tabletopic/tabletopic/metadata"
@@ -18,21 +24,7 @@ import (
 // leads it now may know better.
 func TestAnswersOnlyWhileLedHere(t *testing.T) {
 	ctx, log := t.Context(), slog.New(slog.DiscardHandler)
-	meta, err := metadata.Open(ctx, "sqlite::memory:", log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer meta.Close()
-	store, err := streamstore.Open(ctx, streamstore.Config{WALLinger: time.Millisecond}, 1, objectstore.NewMemory(), meta, meta, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer store.Close(context.Background())
-	set, err := partition.OpenSet(ctx, partition.Config{}, store, meta, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer set.Close(context.Background())
+	set := openSet(t, log)
 	m := Open(set, Config{}, nil, log)
 	defer m.Close()
 	answers := func(meanwhile func()) error {
@@ -45,7 +37,7 @@ func TestAnswersOnlyWhileLedHere(t *testing.T) {
 	if err := answers(func() {}); err != nil {
 		t.Fatal(err)
 	}
-	err = answers(func() {
+	err := answers(func() {
 		if err := set.DeleteTopic(ctx, Topic); err != nil { // it could as well have moved
 			t.Error(err)
 		}
@@ -53,4 +45,69 @@ func TestAnswersOnlyWhileLedHere(t *testing.T) {
 	if !errors.Is(err, ErrNotCoordinator) {
 		t.Fatalf("answered while the partition went away: %v, want %v", err, ErrNotCoordinator)
 	}
+}
+
+// Each partition of __consumer_offsets has its part of the memory for groups, of as many as there are, whatever was
+// asked for. Where it is full, the log says so, with the name of the setting.
+func TestFullMemoryOfGroupsIsInTheLog(t *testing.T) {
+	var logged bytes.Buffer // written in the handlers, each of which is over before its answer
+	log := slog.New(slog.NewTextHandler(&logged, nil))
+	set := openSet(t, slog.New(slog.DiscardHandler))
+	first := Open(set, Config{Partitions: 2}, nil, log)
+	if _, _, err := first.Find(t.Context(), "g"); err != nil { // makes the topic
+		t.Fatal(err)
+	}
+	first.Close()
+	m := Open(set, Config{Partitions: 16, MemoryBytes: 40_000}, nil, log)
+	defer m.Close()
+	if _, err := set.CreateTopic(t.Context(), metadata.NewTopic{Name: "t", Partitions: 1}); err != nil {
+		t.Fatal(err)
+	}
+	accepted := 0
+	for i := range 100 {
+		req := kmsg.NewPtrOffsetCommitRequest()
+		req.Version, req.Group, req.Generation = 8, fmt.Sprint("group-", i), -1
+		req.Topics = []kmsg.OffsetCommitRequestTopic{{Topic: "t", Partitions: []kmsg.OffsetCommitRequestTopicPartition{{}}}}
+		resp, err := m.Commit(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch code := resp.Topics[0].Partitions[0].ErrorCode; code {
+		case 0:
+			accepted++
+		case kerr.PolicyViolation.Code:
+		default:
+			t.Fatal(kerr.ErrorForCode(code))
+		}
+	}
+	// Three quarters of 20,000 bytes for each of two partitions, and a group of one offset takes about 1,000.
+	if accepted < 2*12 || accepted > 2*15 {
+		t.Errorf("%d groups were accepted", accepted)
+	}
+	m.Close()
+	if got := logged.String(); strings.Count(got, "groups-memory-bytes") != 100-accepted || !strings.Contains(got, "limit=20000") {
+		t.Errorf("%d were refused, the log has:\n%s", 100-accepted, got)
+	}
+}
+
+// openSet opens the partitions of a node, in memory.
+func openSet(t *testing.T, log *slog.Logger) *partition.Set {
+	t.Helper()
+	ctx := t.Context()
+	meta, err := metadata.Open(ctx, "sqlite::memory:", log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { meta.Close() })
+	store, err := streamstore.Open(ctx, streamstore.Config{WALLinger: time.Millisecond}, 1, objectstore.NewMemory(), meta, meta, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close(context.Background()) })
+	set, err := partition.OpenSet(ctx, partition.Config{}, store, meta, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { set.Close(context.Background()) })
+	return set
 }
