@@ -71,8 +71,8 @@ func (b *Broker) listOffset(ctx context.Context, r *request, req *kmsg.ListOffse
 		if resp.Offset >= end { // found, but not visible at this isolation level
 			resp.Offset, resp.Timestamp = -1, -1
 		}
-	default:
-		return kerr.InvalidRequest
+	default: // one of a later Kafka, which a client can do without
+		return kerr.UnsupportedVersion
 	}
 	return readError(err)
 }

@@ -153,7 +153,7 @@ func TestListOffsets(t *testing.T) {
 		version int16
 		ts      int64
 		want    *kerr.Error
-	}{{6, timestampMax, kerr.UnsupportedVersion}, {7, timestampEarliestLocal, kerr.UnsupportedVersion}, {10, timestampEarliestPendingUpload, kerr.UnsupportedVersion}, {11, -7, kerr.InvalidRequest}} {
+	}{{6, timestampMax, kerr.UnsupportedVersion}, {7, timestampEarliestLocal, kerr.UnsupportedVersion}, {10, timestampEarliestPendingUpload, kerr.UnsupportedVersion}, {11, -7, kerr.UnsupportedVersion}} {
 		if got := list(tc.version, tc.ts, 0); got.ErrorCode != tc.want.Code || got.Offset != -1 {
 			t.Errorf("v%d, timestamp %d: %v, want %v", tc.version, tc.ts, kerr.ErrorForCode(got.ErrorCode), tc.want)
 		}
