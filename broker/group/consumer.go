@@ -831,6 +831,9 @@ func (s *State) DescribeConsumer(t shard.Ticket, id string, topics *Topics) shar
 	}
 	c := g.consumer
 	resp.State, resp.Epoch, resp.AssignmentEpoch, resp.AssignorName = string(c.phase()), c.epoch, c.targetEpoch, c.assignor()
+	if len(c.members) == 0 { // nobody waits for an assignment: who compares the epochs must not see one that is late
+		resp.AssignmentEpoch = c.epoch
+	}
 	resp.Members = []kmsg.ConsumerGroupDescribeResponseGroupMember{}
 	for _, m := range c.ordered() {
 		d := kmsg.NewConsumerGroupDescribeResponseGroupMember()
