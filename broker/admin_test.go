@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -234,6 +235,9 @@ func TestFeaturesAndQuorumAreRefused(t *testing.T) {
 		}
 		if code != kerr.InvalidUpdateVersion.Code || text == nil {
 			t.Errorf("v%d: %+v", version, resp)
+		}
+		if version >= 2 && strings.Contains(*text, "metadata.version") { // tools say it of each of several
+			t.Errorf("the one text for all features names one of them: %s", *text)
 		}
 	}
 	req := kmsg.NewPtrDescribeQuorumRequest()

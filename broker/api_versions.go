@@ -15,8 +15,17 @@ var softwareName = regexp.MustCompile(`^[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9]
 // transactions (KIP-890): epochs go up with each of them, and produce requests enlist partitions.
 const transactionVersion = "transaction.version"
 
+// groupVersion is the feature by which Kafka says that it has the consumer protocol (KIP-848); tools show it.
+const groupVersion = "group.version"
+
 // shareVersion is the feature that tells clients of share groups (KIP-932).
 const shareVersion = "share.version"
+
+// features are served at their newest level, which nothing changes.
+var features = []struct {
+	name  string
+	level int16
+}{{groupVersion, 1}, {shareVersion, 1}, {transactionVersion, 2}}
 
 // handleAPIVersions answers any version above ours in version 0 with
 // UNSUPPORTED_VERSION and all ranges, so that the client can ask again (KIP-511).
@@ -28,8 +37,10 @@ func handleAPIVersions(ctx context.Context, b *Broker, r *request) (*answer, err
 		resp.ApiKeys = append(resp.ApiKeys, k)
 	}
 	resp.FinalizedFeaturesEpoch = 0
-	resp.SupportedFeatures = []kmsg.ApiVersionsResponseSupportedFeature{{Name: transactionVersion, MaxVersion: 2}, {Name: shareVersion, MaxVersion: 1}}
-	resp.FinalizedFeatures = []kmsg.ApiVersionsResponseFinalizedFeature{{Name: transactionVersion, MaxVersionLevel: 2, MinVersionLevel: 2}, {Name: shareVersion, MaxVersionLevel: 1, MinVersionLevel: 1}}
+	for _, f := range features {
+		resp.SupportedFeatures = append(resp.SupportedFeatures, kmsg.ApiVersionsResponseSupportedFeature{Name: f.name, MaxVersion: f.level})
+		resp.FinalizedFeatures = append(resp.FinalizedFeatures, kmsg.ApiVersionsResponseFinalizedFeature{Name: f.name, MaxVersionLevel: f.level, MinVersionLevel: f.level})
+	}
 	if r.version > r.api.max {
 		r.version = 0
 		resp.ErrorCode = kerr.UnsupportedVersion.Code

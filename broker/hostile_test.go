@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"io"
 	"log/slog"
+	"maps"
 	"math"
 	"net"
 	"os"
@@ -207,8 +208,19 @@ func TestAPIVersionsFromTheFuture(t *testing.T) {
 	for v := range b.apis.byKey(int16(kmsg.ApiVersions)).max + 1 {
 		req := kmsg.NewPtrApiVersionsRequest()
 		req.Version, req.ClientSoftwareName, req.ClientSoftwareVersion = v, "test", "1.0"
-		if resp := w.ask(req).(*kmsg.ApiVersionsResponse); resp.ErrorCode != 0 || len(resp.ApiKeys) != len(b.apis.list) {
+		resp := w.ask(req).(*kmsg.ApiVersionsResponse)
+		if resp.ErrorCode != 0 || len(resp.ApiKeys) != len(b.apis.list) {
 			t.Errorf("v%d: %+v", v, resp)
+		}
+		if v < 3 {
+			continue
+		}
+		levels := map[string]int16{}
+		for _, f := range resp.FinalizedFeatures {
+			levels[f.Name] = f.MaxVersionLevel
+		}
+		if want := map[string]int16{"group.version": 1, "share.version": 1, "transaction.version": 2}; !maps.Equal(levels, want) || len(resp.SupportedFeatures) != len(want) {
+			t.Errorf("v%d: features %v of %v, want %v", v, levels, resp.SupportedFeatures, want)
 		}
 	}
 	for name, tc := range map[string]struct {

@@ -194,7 +194,7 @@ func TestKafkaTools(t *testing.T) {
 		{"", configTool, "--alter --entity-type groups --entity-name g --add-config consumer.nothing=1", 1, []string{"there are consumer.assignment.interval.ms"}},
 		{"", configTool, "--describe --entity-type groups --entity-name g", 0, []string{"consumer.session.timeout.ms=50000"}},
 		{"", "LogDirsCommand", "--describe", 0, []string{`"logDir":"object-store"`, `"partition":"orders-0"`}},
-		{"", "FeatureCommand", "describe", 0, nil},
+		{"", "FeatureCommand", "describe", 0, []string{"group.version", "share.version", "transaction.version"}},
 		{"", "FeatureCommand", "upgrade --feature metadata.version=20", 1, []string{"cannot be set"}},
 		{"", "BrokerApiVersionsCommand", "", 0, []string{"Produce(0): 0 to 13 [usable: 13]", "DescribeLogDirs(35)"}},
 		{"", "ClusterTool", "cluster-id", 0, []string{"Cluster ID: "}},
