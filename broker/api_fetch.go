@@ -14,6 +14,7 @@ import (
 	"github.com/tabletopic/tabletopic/partition"
 	"github.com/tabletopic/tabletopic/record"
 	"github.com/tabletopic/tabletopic/security"
+	"github.com/tabletopic/tabletopic/streamstore"
 )
 
 const (
@@ -39,6 +40,7 @@ type fetch struct {
 	total    int               // bytes of records read
 	passed   int               // batches that are left out
 	reserved int64             // of Broker.ansMemory, for them
+	lease    streamstore.Lease // of them
 	cold     []*fetchPartition // that have records, but not in memory
 	leaders  []peer            // of partitions that are not led here
 }
@@ -96,7 +98,13 @@ func handleFetch(ctx context.Context, b *Broker, r *request) (*answer, error) {
 		f.session, f.topics = session.id, session.answer(f.topics)
 	}
 	r.silence(b.quotas.take(security.ConsumerByteRate, r, float64(f.total)))
-	return &answer{bufs: f.encode(), release: func() { b.ansMemory.Release(f.reserved) }}, nil
+	return &answer{bufs: f.encode(), release: f.release}, nil
+}
+
+// release lets others have the memory of the records, when they are written.
+func (f *fetch) release() {
+	f.lease.Release()
+	f.b.ansMemory.Release(f.reserved)
 }
 
 func newFetch(b *Broker, r *request, req *kmsg.FetchRequest) *fetch {
@@ -258,7 +266,7 @@ func (f *fetch) read(ctx context.Context) bool {
 
 // readPartition adds to what was read of the partition before.
 func (f *fetch) readPartition(fp *fetchPartition) {
-	res, err := fp.p.ReadFast(fp.next, min(fp.maxBytes-fp.size, max(f.maxBytes-f.total, 0)), f.isolation)
+	res, err := fp.p.ReadFast(fp.next, min(fp.maxBytes-fp.size, max(f.maxBytes-f.total, 0)), f.isolation, &f.lease)
 	if errors.Is(err, partition.ErrNotInMemory) {
 		if res, err = f.r.conn.cold.take(fp); errors.Is(err, partition.ErrNotInMemory) {
 			f.cold = append(f.cold, fp)

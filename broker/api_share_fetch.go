@@ -246,7 +246,7 @@ func (f *shareFetch) enough() bool {
 		if !ok || from >= end {
 			continue
 		}
-		read, err := sp.p.ReadFast(from, f.minBytes-size, f.cfg.isolation)
+		read, err := sp.p.ReadFast(from, f.minBytes-size, f.cfg.isolation, nil)
 		if err != nil {
 			return true
 		}
@@ -326,7 +326,7 @@ func (f *shareFetch) acquireFrom(ctx context.Context, sp *sharePartition, slow b
 	if slow {
 		read, err = sp.p.Read(streamstore.WithReader(ctx, f.r.conn), from, int(want), f.cfg.isolation)
 	} else {
-		read, err = sp.p.ReadFast(from, int(want), f.cfg.isolation)
+		read, err = sp.p.ReadFast(from, int(want), f.cfg.isolation, nil)
 	}
 	switch {
 	case errors.Is(err, partition.ErrNotInMemory):

@@ -41,10 +41,10 @@ func (p *Partition) Read(ctx context.Context, from int64, maxBytes int, isolatio
 }
 
 // ReadFast is Read from memory alone: it never waits. ErrNotInMemory says that [Partition.Load]
-// must come first; the offsets of the result are set then.
-func (p *Partition) ReadFast(from int64, maxBytes int, isolation Isolation) (ReadResult, error) {
+// must come first; the offsets of the result are set then. A lease that is not nil bounds how long the batches stay as they are.
+func (p *Partition) ReadFast(from int64, maxBytes int, isolation Isolation, lease *streamstore.Lease) (ReadResult, error) {
 	return p.read(from, isolation, func(bound int64) ([]streamstore.RecordBatch, error) {
-		return p.log.FetchFast(from, bound, maxBytes)
+		return p.log.FetchFast(from, bound, maxBytes, lease)
 	})
 }
 

@@ -47,6 +47,7 @@ type blockQueue struct {
 type cachedBlock struct {
 	key     blockKey
 	batches []RecordBatch
+	memory  *lent
 	cost    int64
 	queue   *blockQueue
 	place   *list.Element
@@ -61,16 +62,19 @@ func newBlockCache(limit int64, wasted func(*session, int64)) *blockCache {
 	return &blockCache{limit: limit, blocks: make(map[blockKey]*cachedBlock), ghosts: newLRU[blockKey, struct{}](limit), wasted: wasted}
 }
 
-func (c *blockCache) get(key blockKey) ([]RecordBatch, bool) {
+func (c *blockCache) has(key blockKey) bool { return c.blocks[key] != nil }
+
+func (c *blockCache) get(key blockKey, lease *Lease) ([]RecordBatch, bool) {
 	if b := c.blocks[key]; b != nil {
+		lease.add(b.memory)
 		return b.batches, true
 	}
 	return nil, false
 }
 
-// put adds a block. One that was read ahead for s, which is not nil then, takes no room from
+// put adds a block, with memory to be released when it goes. One that was read ahead for s, which is not nil then, takes no room from
 // blocks that are awaited, and goes unread if there is no other.
-func (c *blockCache) put(key blockKey, batches []RecordBatch, cost int64, s *session, now time.Time) {
+func (c *blockCache) put(key blockKey, batches []RecordBatch, memory *lent, cost int64, s *session, now time.Time) {
 	for cost <= c.limit && c.used+cost > c.limit {
 		old := c.victim(s != nil, now)
 		if old == nil {
@@ -79,12 +83,13 @@ func (c *blockCache) put(key blockKey, batches []RecordBatch, cost int64, s *ses
 		c.drop(old)
 	}
 	if c.used+cost > c.limit {
+		memory.release()
 		if s != nil {
 			c.wasted(s, cost)
 		}
 		return
 	}
-	b := &cachedBlock{key: key, batches: batches, cost: cost, reached: batches[0].BaseOffset, session: s}
+	b := &cachedBlock{key: key, batches: batches, memory: memory, cost: cost, reached: batches[0].BaseOffset, session: s}
 	_, b.ghost = c.ghosts.get(key)
 	c.ghosts.remove(key)
 	c.blocks[key] = b
@@ -171,6 +176,7 @@ func (c *blockCache) drop(b *cachedBlock) {
 	b.queue.order.Remove(b.place)
 	b.queue.bytes -= b.cost
 	delete(c.blocks, b.key)
+	b.memory.release()
 	c.used -= b.cost
 	if b.session != nil {
 		c.wasted(b.session, b.cost)

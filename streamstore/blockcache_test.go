@@ -21,12 +21,12 @@ func newCacheEnv(limit int64) *cacheEnv {
 }
 
 func (e *cacheEnv) load(n int64, s *session) {
-	e.put(blockKey{1, n}, []RecordBatch{{BaseOffset: 10 * n, Count: 10}}, 1, s, e.now)
+	e.put(blockKey{1, n}, []RecordBatch{{BaseOffset: 10 * n, Count: 10}}, lend(newBufferPool(0)), 1, s, e.now)
 }
 
 // pass reads a block to its end, as a sequential reader does; it reports whether it was there.
 func (e *cacheEnv) pass(n int64) bool {
-	_, ok := e.get(blockKey{1, n})
+	_, ok := e.get(blockKey{1, n}, nil)
 	if !ok {
 		e.load(n, nil)
 	}
@@ -187,8 +187,8 @@ func TestBlockCacheIsBounded(t *testing.T) {
 			key := blockKey{ObjectID(r.Int64N(3)), r.Int64N(60)}
 			switch r.IntN(4) {
 			case 0, 1:
-				if _, ok := e.get(key); !ok {
-					e.put(key, []RecordBatch{{BaseOffset: 0, Count: 10}}, 1+r.Int64N(100), sessions[r.IntN(3)], e.now)
+				if _, ok := e.get(key, nil); !ok {
+					e.put(key, []RecordBatch{{BaseOffset: 0, Count: 10}}, lend(newBufferPool(0)), 1+r.Int64N(100), sessions[r.IntN(3)], e.now)
 				}
 			case 2:
 				from := r.Int64N(10)

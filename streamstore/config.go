@@ -44,7 +44,8 @@ type Config struct {
 	// upload, and kept for tail reads; the buffers of a WAL bulk may come on top. Appends
 	// block when the first two reach it. 128 MiB if zero; at least twice UploadBytes.
 	LogCacheBytes int64
-	// UploadBytes archives the log cache's active block for upload. 32 MiB if zero.
+	// UploadBytes archives the log cache's active block for upload. As much memory of dropped blocks is kept for
+	// those that come, for 20 s at most while nothing needs it. 32 MiB if zero.
 	UploadBytes int64
 	// UploadStreams archives it before it holds data of more streams than this, which bounds
 	// the streams of a stream set object, compacted ones too, and the transactions that commit

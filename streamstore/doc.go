@@ -91,7 +91,8 @@
 // What is in memory, in the log cache or in cached blocks, is read at once. What is not waits in
 // a lane of its own, where readers take turns ([WithReader]), read-ahead comes after reads that
 // somebody waits for, and what waits near by in one object becomes one request.
-// [Stream.FetchFast] never waits; [Stream.Load] reads what it did not find. Read-ahead grows
+// [Stream.FetchFast] never waits; [Stream.Load] reads what it did not find. What was fetched may be
+// kept; who says with a [Lease] when it has done lets the memory be used again. Read-ahead grows
 // with a sequential reader from 512 KiB to ReadAheadBytes, takes at most half of the block
 // cache, and is halved when it went unread. A fetch under way when its data is trimmed
 // finishes, or says that it is out of range.

@@ -416,9 +416,9 @@ func (e *env) restoreWAL(s *Store, payloads ...string) {
 
 func testBulk(seq uint64, entries []entry) *bulk {
 	b := &bulk{seq: seq, entries: entries}
-	b.reserve(walHeaderSize, 0)
+	b.reserve(walHeaderSize, 0, newBufferPool(0))
 	for _, e := range entries {
-		rec := b.reserve(walRecordSize+len(e.batch.Payload), 0)
+		rec := b.reserve(walRecordSize+len(e.batch.Payload), 0, newBufferPool(0))
 		putRecordHeader(rec, walRecord{e.stream.id, e.stream.epoch, e.batch})
 		copy(rec[walRecordSize:], e.batch.Payload)
 	}

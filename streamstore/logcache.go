@@ -16,6 +16,8 @@ import (
 // archived. For each stream it holds a contiguous run that ends at the confirm offset, so
 // that a tail read makes no request.
 type logCache struct {
+	pool *bufferPool // where the memory of evicted blocks goes
+
 	mu      sync.RWMutex
 	active  *cacheBlock                // guarded by mu; nil while empty
 	blocks  []*cacheBlock              // guarded by mu; archived, oldest first, uploaded ones too
@@ -26,6 +28,7 @@ type logCache struct {
 // A cacheBlock is what one upload carries. It is read-only once archived.
 type cacheBlock struct {
 	spans    map[StreamID]*streamSpan
+	memory   *lent  // chunks of its bulks
 	bytes    int64  // of memory, as the WAL counts them
 	mark     uint64 // the WAL may be trimmed below this once the block is uploaded
 	born     time.Time
@@ -36,6 +39,7 @@ type cacheBlock struct {
 // A streamSpan is a contiguous run of one stream in one block. Its batches only ever grow
 // at the end, so a reader may keep a part of them.
 type streamSpan struct {
+	memory  *lent // of its block
 	stream  StreamID
 	epoch   int64
 	batches []RecordBatch
@@ -54,18 +58,18 @@ func (s *streamSpan) add(b RecordBatch, sum uint32) {
 	s.newest = max(s.newest, b.MaxTimestamp)
 }
 
-func newLogCache() *logCache {
-	return &logCache{streams: make(map[StreamID][]*streamSpan)}
+func newLogCache(pool *bufferPool) *logCache {
+	return &logCache{pool: pool, streams: make(map[StreamID][]*streamSpan)}
 }
 
-func newCacheBlock(now time.Time) *cacheBlock {
-	return &cacheBlock{spans: make(map[StreamID]*streamSpan), born: now, uploaded: make(chan struct{})}
+func newCacheBlock(now time.Time, memory *lent) *cacheBlock {
+	return &cacheBlock{memory: memory, spans: make(map[StreamID]*streamSpan), born: now, uploaded: make(chan struct{})}
 }
 
 func (b *cacheBlock) add(stream StreamID, epoch int64, batch RecordBatch, sum uint32) (*streamSpan, bool) {
 	s, ok := b.spans[stream]
 	if !ok {
-		s = &streamSpan{stream: stream, epoch: epoch, newest: -1}
+		s = &streamSpan{memory: b.memory, stream: stream, epoch: epoch, newest: -1}
 		b.spans[stream] = s
 	}
 	s.add(batch, sum)
@@ -88,6 +92,7 @@ func (b *cacheBlock) sorted() []*streamSpan {
 func (c *logCache) add(b *bulk, limit int64, streams int, now time.Time) (look bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	begun := 0 // entry with which the last block began that did so here
 	for i := range b.entries {
 		e := &b.entries[i]
 		if c.active != nil && len(c.active.spans) >= streams && c.active.spans[e.stream.id] == nil {
@@ -95,13 +100,16 @@ func (c *logCache) add(b *bulk, limit int64, streams int, now time.Time) (look b
 			c.archiveLocked()
 		}
 		if c.active == nil {
-			c.active = newCacheBlock(now)
-			look = true
+			c.active = newCacheBlock(now, lend(c.pool))
+			look, begun = true, i
 		}
 		span, isNew := c.active.add(e.stream.id, e.stream.epoch, e.batch, e.sum)
 		if isNew {
 			c.streams[span.stream] = append(c.streams[span.stream], span)
 		}
+	}
+	if (b.settled || invariant.Off("lease-bulk-settled")) && begun == 0 { // else a request may read them still, or two blocks have parts of them
+		c.active.memory.buffers = append(c.active.memory.buffers, b.chunks...)
 	}
 	c.active.bytes += b.memory
 	c.bytes += b.memory
@@ -205,6 +213,7 @@ func (c *logCache) evict(limit int64) {
 			}
 		}
 		c.bytes -= c.blocks[n].bytes
+		c.blocks[n].memory.release()
 		n++
 	}
 	c.blocks = slices.Delete(c.blocks, 0, n)
@@ -213,7 +222,7 @@ func (c *logCache) evict(limit int64) {
 // read returns the batches of [start, end) up to maxBytes, at least one, when the cache
 // holds start. Otherwise it returns the offset from which on the cache holds the stream;
 // end if it holds none of it.
-func (c *logCache) read(stream StreamID, start, end int64, maxBytes int) (batches []RecordBatch, from int64, ok bool) {
+func (c *logCache) read(stream StreamID, start, end int64, maxBytes int, lease *Lease) (batches []RecordBatch, from int64, ok bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	spans := c.streams[stream]
@@ -231,6 +240,7 @@ func (c *logCache) read(stream StreamID, start, end int64, maxBytes int) (batche
 		if len(part) == 0 {
 			break
 		}
+		lease.add(spans[i].memory)
 		if batches == nil {
 			batches = part
 		} else {

@@ -46,7 +46,8 @@ type reader struct {
 	bucket            objectstore.Bucket
 	manager           ObjectManager
 	metrics           *metrics
-	maxWindow         int64 // most to read ahead of one session
+	pool              *bufferPool // of blocks
+	maxWindow         int64       // most to read ahead of one session
 
 	mu       sync.Mutex
 	lane     *lane                         // guarded by mu
@@ -101,6 +102,7 @@ type blockLoad struct {
 	session *session // whom it is read ahead for; nil if a fetch waits for it
 	request *request
 	data    []byte // of the request that is on its way
+	kept    bool   // who waits for it reads it without a lease
 	done    chan struct{}
 	batches []RecordBatch // after done
 	err     error         // after done
@@ -116,10 +118,10 @@ type indexLoad struct {
 	err     error        // after done
 }
 
-func newReader(ctx context.Context, cfg Config, bucket objectstore.Bucket, manager ObjectManager, work *sync.WaitGroup, m *metrics) *reader {
+func newReader(ctx context.Context, cfg Config, bucket objectstore.Bucket, manager ObjectManager, work *sync.WaitGroup, m *metrics, pool *bufferPool) *reader {
 	r := &reader{
 		readCtx: objectstore.For(ctx, objectstore.ForRead), indexCtx: objectstore.For(ctx, objectstore.ForIndex),
-		work: work, bucket: bucket, manager: manager, metrics: m,
+		work: work, bucket: bucket, manager: manager, metrics: m, pool: pool,
 		maxWindow: min(cfg.ReadAheadBytes, cfg.BlockCacheBytes/4),
 		fresh:     make(map[StreamID]int64),
 		ranges:    newLRU[StreamID, []ObjectRange](maxRanges),
@@ -169,9 +171,9 @@ func readerOf(ctx context.Context, stream StreamID) any {
 // read returns batches of [start, end), which objects hold, up to maxBytes but at least one.
 // Only for the first does it wait, and if ctx is fromMemory not for that: see ErrNotInMemory. waited
 // says that it was not in memory.
-func (r *reader) read(ctx context.Context, stream StreamID, start, end int64, maxBytes int) (batches []RecordBatch, waited bool, err error) {
+func (r *reader) read(ctx context.Context, stream StreamID, start, end int64, maxBytes int, lease *Lease) (batches []RecordBatch, waited bool, err error) {
 	err = r.session(stream, start, func(s *session) (next int64, err error) {
-		batches, waited, err = r.readLocked(ctx, s, stream, start, end, maxBytes)
+		batches, waited, err = r.readLocked(ctx, s, stream, start, end, maxBytes, lease)
 		if err != nil {
 			return start, err
 		}
@@ -183,8 +185,10 @@ func (r *reader) read(ctx context.Context, stream StreamID, start, end int64, ma
 
 // load brings what the next read from start on needs into memory.
 func (r *reader) load(ctx context.Context, stream StreamID, start int64, maxBytes int) error {
+	var lease Lease
+	defer lease.Release()
 	return r.session(stream, start, func(s *session) (int64, error) {
-		_, _, err := r.blockLocked(ctx, s, stream, start, maxBytes)
+		_, _, err := r.blockLocked(ctx, s, stream, start, maxBytes, &lease)
 		return start, err
 	})
 }
@@ -237,9 +241,9 @@ func (r *reader) forget(stream StreamID) {
 	r.ranges.remove(stream)
 }
 
-func (r *reader) readLocked(ctx context.Context, s *session, stream StreamID, start, end int64, maxBytes int) (out []RecordBatch, waited bool, err error) {
-	batches, waited, err := r.blockLocked(ctx, s, stream, start, maxBytes)
-	for left := maxBytes; err == nil; batches, err = r.nextLocked(s, stream, start) {
+func (r *reader) readLocked(ctx context.Context, s *session, stream StreamID, start, end int64, maxBytes int, lease *Lease) (out []RecordBatch, waited bool, err error) {
+	batches, waited, err := r.blockLocked(ctx, s, stream, start, maxBytes, lease)
+	for left := maxBytes; err == nil; batches, err = r.nextLocked(s, stream, start, lease) {
 		var part []RecordBatch
 		part, left = cut(batches, start, end, left, len(out) == 0)
 		if len(part) == 0 {
@@ -263,11 +267,11 @@ func (r *reader) readLocked(ctx context.Context, s *session, stream StreamID, st
 }
 
 // nextLocked returns the batches of the block with the offset if it is in memory.
-func (r *reader) nextLocked(s *session, stream StreamID, offset int64) ([]RecordBatch, error) {
+func (r *reader) nextLocked(s *session, stream StreamID, offset int64, lease *Lease) ([]RecordBatch, error) {
 	if err := r.locateLocked(fromMemory, s, stream, offset); err != nil {
 		return nil, err
 	}
-	batches, ok := r.blocks.get(s.blocks[0].key())
+	batches, ok := r.blocks.get(s.blocks[0].key(), lease)
 	if !ok {
 		return nil, ErrNotInMemory
 	}
@@ -277,9 +281,9 @@ func (r *reader) nextLocked(s *session, stream StreamID, offset int64) ([]Record
 
 // blockLocked returns the batches of the block with the offset, which is s.blocks[0] then.
 // If it must be read, the blocks behind it up to maxBytes are read along. The window of
-// the session is read ahead.
-func (r *reader) blockLocked(ctx context.Context, s *session, stream StreamID, offset int64, maxBytes int) (batches []RecordBatch, waited bool, err error) {
-	batches, err = r.nextLocked(s, stream, offset)
+// the session is read ahead. Of a block that was waited for a lease does not keep the payloads.
+func (r *reader) blockLocked(ctx context.Context, s *session, stream StreamID, offset int64, maxBytes int, lease *Lease) (batches []RecordBatch, waited bool, err error) {
+	batches, err = r.nextLocked(s, stream, offset, lease)
 	if err == nil {
 		r.readAheadLocked(s, stream, offset)
 		return batches, false, nil
@@ -294,7 +298,7 @@ func (r *reader) blockLocked(ctx context.Context, s *session, stream StreamID, o
 	l := r.loading[s.blocks[0].key()]
 	if l == nil {
 		// It may have come while its index was waited for.
-		if batches, ok := r.blocks.get(s.blocks[0].key()); ok {
+		if batches, ok := r.blocks.get(s.blocks[0].key(), lease); ok {
 			return batches, true, nil
 		}
 		if r.closed {
@@ -309,6 +313,7 @@ func (r *reader) blockLocked(ctx context.Context, s *session, stream StreamID, o
 		l.session = nil
 		r.ahead -= int64(l.entry.Size)
 	}
+	l.kept = l.kept || lease == nil
 	r.lane.want(l.request, readerOf(ctx, stream))
 	r.wakeLocked()
 	r.readAheadLocked(s, stream, offset)
@@ -480,8 +485,7 @@ func (r *reader) runLocked(blocks []indexEntry, size int64) (n int, bytes int64)
 }
 
 func (r *reader) knownLocked(key blockKey) bool {
-	_, ok := r.blocks.get(key)
-	return ok || r.loading[key] != nil
+	return r.blocks.has(key) || r.loading[key] != nil
 }
 
 // requestLocked makes the request for a run of blocks, all read ahead until somebody waits.
@@ -622,7 +626,7 @@ func (r *reader) run(q *request) {
 		if gap := l.entry.Position - at; gap > 0 {
 			bufs = append(bufs, make([]byte, gap))
 		}
-		l.data = make([]byte, l.entry.Size)
+		l.data = r.pool.get(int(l.entry.Size), int(l.entry.Size))[:l.entry.Size]
 		bufs = append(bufs, l.data)
 		at = l.entry.Position + int64(l.entry.Size)
 	}
@@ -660,7 +664,9 @@ func (r *reader) endBlockLocked(l *blockLoad, batches []RecordBatch, err error) 
 	}
 	if err == nil {
 		cost := int64(l.entry.Size) + int64(l.entry.Batches)*int64(unsafe.Sizeof(RecordBatch{})) + blockOverhead
-		r.blocks.put(l.entry.key(), batches, cost, l.session, time.Now())
+		memory := lend(r.pool, l.data)
+		memory.kept.Store(l.kept)
+		r.blocks.put(l.entry.key(), batches, memory, cost, l.session, time.Now())
 	}
 	l.batches, l.err = batches, err
 	close(l.done)
@@ -794,6 +800,8 @@ func (r *reader) findTimestamp(ctx context.Context, stream StreamID, start, end,
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := &session{seq: r.seq}
+	var lease Lease
+	defer lease.Release()
 	for next, try := start, 0; next < end; {
 		err := r.locateLocked(ctx, s, stream, next)
 		if err == nil && s.blocks[0].MaxTimestamp < ts {
@@ -802,7 +810,7 @@ func (r *reader) findTimestamp(ctx context.Context, stream StreamID, start, end,
 		}
 		var batches []RecordBatch
 		if err == nil {
-			batches, _, err = r.blockLocked(ctx, s, stream, next, 0)
+			batches, _, err = r.blockLocked(ctx, s, stream, next, 0, &lease)
 		}
 		if err == nil {
 			for _, b := range batches {

@@ -106,7 +106,7 @@ func TestMemoryReadsDoNotQueue(t *testing.T) {
 		hold := f.Hold(objectstore.Before, isGet)
 		var wg sync.WaitGroup
 		for _, cold := range st[2:] {
-			if _, err := cold.FetchFast(0, 10, 1<<20); !errors.Is(err, ErrNotInMemory) {
+			if _, err := cold.FetchFast(0, 10, 1<<20, nil); !errors.Is(err, ErrNotInMemory) {
 				t.Fatalf("fast fetch of what is in an object: %v", err)
 			}
 			wg.Go(func() {
@@ -118,13 +118,13 @@ func TestMemoryReadsDoNotQueue(t *testing.T) {
 		synctest.Wait()
 		began := time.Now()
 		for range 100 {
-			if got, err := warm.FetchFast(3, 10, 1<<20); err != nil || len(got) != 7 {
+			if got, err := warm.FetchFast(3, 10, 1<<20, nil); err != nil || len(got) != 7 {
 				t.Fatalf("cached block: %d batches, %v", len(got), err)
 			}
 			if end := fetch(t, warm, 3, 1<<20); end != 10 {
 				t.Fatalf("cached block: read up to %d", end)
 			}
-			if got, err := tail.FetchFast(10, 11, 1<<20); err != nil || string(got[0].Payload) != "tail" {
+			if got, err := tail.FetchFast(10, 11, 1<<20, nil); err != nil || string(got[0].Payload) != "tail" {
 				t.Fatalf("log cache: %v, %v", got, err)
 			}
 		}
@@ -134,11 +134,11 @@ func TestMemoryReadsDoNotQueue(t *testing.T) {
 		hold.Release(nil)
 		wg.Wait()
 		for _, cold := range st[2:] {
-			if got, err := cold.FetchFast(0, 10, 1<<20); err != nil || len(got) != 10 {
+			if got, err := cold.FetchFast(0, 10, 1<<20, nil); err != nil || len(got) != 10 {
 				t.Fatalf("after Load: %d batches, %v", len(got), err)
 			}
 		}
-		if _, err := warm.FetchFast(0, 11, 1); !errors.Is(err, ErrOffsetOutOfRange) {
+		if _, err := warm.FetchFast(0, 11, 1, nil); !errors.Is(err, ErrOffsetOutOfRange) {
 			t.Fatalf("fast fetch beyond the end: %v", err)
 		}
 	})
@@ -775,7 +775,7 @@ func TestObjectWithoutItsRange(t *testing.T) {
 	known := e.meta.streams[st.ID()].ranges
 	known[0].End = 20
 	e.meta.mu.Unlock()
-	if _, _, err := s.reader.read(context.Background(), st.ID(), 15, 20, 1); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), ObjectKey(known[0].ID)) {
+	if _, _, err := s.reader.read(context.Background(), st.ID(), 15, 20, 1, nil); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), ObjectKey(known[0].ID)) {
 		t.Fatalf("read beyond what the object holds: %v", err)
 	}
 }

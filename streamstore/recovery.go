@@ -308,7 +308,7 @@ func (r *recovery) add(rec walRecord) error {
 			rec.stream, st.End, st.Epoch, rec.batch.BaseOffset, rec.epoch)
 	}
 	if r.block == nil {
-		r.block = newCacheBlock(time.Time{})
+		r.block = newCacheBlock(time.Time{}, nil)
 	}
 	r.block.add(rec.stream, rec.epoch, rec.batch, 0)
 	st.End = rec.batch.End()

@@ -61,9 +61,10 @@ func Open(ctx context.Context, cfg Config, id NodeID, bucket objectstore.Bucket,
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("stream store: %w", err)
 	}
+	pool := newBufferPool(cfg.UploadBytes)
 	s := &Store{
 		cfg: cfg, bucket: bucket, streams: streams, objects: objects, log: log,
-		hedges: newHedger(cfg), cache: newLogCache(), fenced: make(chan struct{}), open: make(map[StreamID]*Stream), rescue: make(chan struct{}, 1),
+		hedges: newHedger(cfg), cache: newLogCache(pool), fenced: make(chan struct{}), open: make(map[StreamID]*Stream), rescue: make(chan struct{}, 1),
 	}
 	s.metrics = newMetrics(s)
 	var by nonce
@@ -96,11 +97,11 @@ func Open(ctx context.Context, cfg Config, id NodeID, bucket objectstore.Bucket,
 	s.run, s.cancel = run, cancel
 	s.sweepDue.Store(true)
 	s.compact = newCompactor(s)
-	s.wal = newWAL(node, by, s.device, cfg)
+	s.wal = newWAL(node, by, s.device, cfg, pool)
 	s.upload = newUploader(s)
 	s.wal.ack, s.wal.failed, s.wal.evict, s.wal.pressed = s.acknowledge, s.fail, s.cache.evict, s.upload.force
 	s.wal.seconds, s.wal.lost = s.metrics.walSeconds, s.metrics.append.failed
-	s.reader = newReader(run, cfg, bucket, objects, &s.work, s.metrics)
+	s.reader = newReader(run, cfg, bucket, objects, &s.work, s.metrics, pool)
 	s.work.Go(func() { s.wal.run(run) })
 	s.work.Go(func() { s.upload.run(run) })
 	s.work.Go(func() { s.upload.trim(run) })

@@ -330,7 +330,7 @@ func newEnvLog() *slog.Logger { return slog.New(slog.DiscardHandler) }
 func TestBulkLingersAfterAFullOne(t *testing.T) {
 	cfg := Config{}
 	cfg.setDefaults()
-	w := newWAL(Node{}, nonce{}, nil, cfg)
+	w := newWAL(Node{}, nonce{}, nil, cfg, newBufferPool(0))
 	w.evict = func(int64) {}
 	w.unflushed = 1
 	w.openLocked(1)

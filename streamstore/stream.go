@@ -131,14 +131,14 @@ func (st *Stream) waitAcknowledged(ctx context.Context) error {
 // the data is gone. See [WithReader] for who waits for whom.
 func (st *Stream) Fetch(ctx context.Context, start, end int64, maxBytes int) (_ []RecordBatch, err error) {
 	defer st.store.metrics.fetch.since(time.Now(), &err)
-	return st.fetch(ctx, start, end, maxBytes)
+	return st.fetch(ctx, start, end, maxBytes, nil)
 }
 
 // FetchFast is Fetch from memory alone: it never waits. ErrNotInMemory says that [Stream.Load]
-// or Fetch must read an object first.
-func (st *Stream) FetchFast(start, end int64, maxBytes int) ([]RecordBatch, error) {
+// or Fetch must read an object first. A lease that is not nil bounds how long the payloads stay as they are.
+func (st *Stream) FetchFast(start, end int64, maxBytes int, lease *Lease) ([]RecordBatch, error) {
 	began := time.Now()
-	batches, err := st.fetch(fromMemory, start, end, maxBytes)
+	batches, err := st.fetch(fromMemory, start, end, maxBytes, lease)
 	if !errors.Is(err, ErrNotInMemory) { // the Fetch that follows counts
 		st.store.metrics.fetch.since(began, &err)
 	}
@@ -146,7 +146,7 @@ func (st *Stream) FetchFast(start, end int64, maxBytes int) ([]RecordBatch, erro
 }
 
 // fetch waits for nothing if ctx is fromMemory.
-func (st *Stream) fetch(ctx context.Context, start, end int64, maxBytes int) ([]RecordBatch, error) {
+func (st *Stream) fetch(ctx context.Context, start, end int64, maxBytes int, lease *Lease) ([]RecordBatch, error) {
 	if start > end {
 		return nil, fmt.Errorf("fetch stream %d: start %d is after end %d", st.id, start, end)
 	}
@@ -156,7 +156,7 @@ func (st *Stream) fetch(ctx context.Context, start, end int64, maxBytes int) ([]
 	if start == end {
 		return nil, nil
 	}
-	batches, from, ok := st.store.cache.read(st.id, start, end, maxBytes)
+	batches, from, ok := st.store.cache.read(st.id, start, end, maxBytes, lease)
 	if ok {
 		st.store.metrics.fromLogCache.Inc()
 		return batches, nil
@@ -164,7 +164,7 @@ func (st *Stream) fetch(ctx context.Context, start, end int64, maxBytes int) ([]
 	defer st.beginRead()()
 	waited, err := false, error(ErrOffsetOutOfRange)
 	if start >= st.start.Load() {
-		batches, waited, err = st.store.reader.read(ctx, st.id, start, from, maxBytes)
+		batches, waited, err = st.store.reader.read(ctx, st.id, start, from, maxBytes, lease)
 	}
 	switch {
 	case err != nil:

@@ -16,8 +16,8 @@ import (
 type walDevice interface {
 	// write returns nil once the bulk is durable and the device has seen that no fence was
 	// there. It retries what may pass, until ctx ends. Any error is final: the bulk and all
-	// after it must not be acknowledged.
-	write(ctx context.Context, seq uint64, bulk [][]byte) error
+	// after it must not be acknowledged. With settled nothing reads the bulk any more.
+	write(ctx context.Context, seq uint64, bulk [][]byte) (settled bool, err error)
 	// trim removes bulks below mark. Metadata must have moved the mark before.
 	trim(ctx context.Context, mark uint64) error
 	close() error
@@ -35,6 +35,7 @@ type bulk struct {
 	due     time.Time      // when to close it
 	copying sync.WaitGroup // appenders that still copy into it
 	err     error          // outcome of the write …
+	settled bool           // … nothing of the device reads the chunks any more …
 	written bool           // … once this is set, by the WAL's loop
 }
 
@@ -46,12 +47,13 @@ type entry struct {
 	done   func(error)
 }
 
-// reserve returns n bytes that stay where they are. chunk is the capacity of a new chunk.
-func (b *bulk) reserve(n, chunk int) []byte {
+// reserve returns n bytes that stay where they are. chunk is about the capacity of a new chunk.
+func (b *bulk) reserve(n, chunk int, pool *bufferPool) []byte {
 	last := len(b.chunks) - 1
 	if last < 0 || cap(b.chunks[last])-len(b.chunks[last]) < n {
-		b.chunks = append(b.chunks, make([]byte, 0, max(n, chunk)))
-		b.memory += int64(max(n, chunk))
+		c := pool.get(n, max(n, chunk))
+		b.chunks = append(b.chunks, c)
+		b.memory += int64(cap(c))
 		last++
 	}
 	at := len(b.chunks[last])
@@ -94,6 +96,7 @@ type wal struct {
 	nonce  nonce
 	device walDevice
 	cfg    Config
+	pool   *bufferPool // of chunks
 
 	ack    func(*bulk) // called by the loop, in order of sequence
 	failed func(error) // called by the loop, once, before the failed appends are answered
@@ -134,9 +137,9 @@ const (
 	batchOverhead = 176
 )
 
-func newWAL(node Node, by nonce, device walDevice, cfg Config) *wal {
+func newWAL(node Node, by nonce, device walDevice, cfg Config, pool *bufferPool) *wal {
 	return &wal{
-		node: node, nonce: by, device: device, cfg: cfg,
+		node: node, nonce: by, device: device, cfg: cfg, pool: pool,
 		wake:    make(chan struct{}, 1),
 		written: make(chan *bulk, cfg.WALInflight),
 		stopped: make(chan struct{}),
@@ -190,7 +193,7 @@ func (w *wal) append(ctx context.Context, st *Stream, b RecordBatch, sum uint32,
 	}
 	cur := w.cur
 	held := cur.memory
-	rec := cur.reserve(size, int(max(minChunk, min(cur.size, w.cfg.WALBytes-cur.size))))
+	rec := cur.reserve(size, int(max(minChunk, min(cur.size, w.cfg.WALBytes-cur.size))), w.pool)
 	cur.memory += batchOverhead
 	payload := b.Payload
 	b.Payload = rec[walRecordSize:]
@@ -222,7 +225,7 @@ func (w *wal) full(size int64) bool {
 func (w *wal) openLocked(size int) {
 	now := time.Now()
 	w.cur = &bulk{opened: now, due: w.dueLocked(now)}
-	w.cur.reserve(walHeaderSize, max(w.chunkHint, walHeaderSize+size))
+	w.cur.reserve(walHeaderSize, max(w.chunkHint, walHeaderSize+size), w.pool)
 	w.waiting += w.cur.memory
 	w.unuploaded += w.cur.memory
 	w.evict(max(0, w.cfg.LogCacheBytes-w.waiting-w.cfg.WALBytes))
@@ -324,7 +327,7 @@ func (w *wal) run(ctx context.Context) {
 			writers++
 			go func() {
 				began := time.Now()
-				b.err = w.device.write(ctx, b.seq, b.seal(w.node, w.nonce))
+				b.settled, b.err = w.device.write(ctx, b.seq, b.seal(w.node, w.nonce))
 				w.seconds.Observe(time.Since(began).Seconds())
 				w.written <- b
 			}()

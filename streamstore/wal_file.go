@@ -109,11 +109,11 @@ func syncDir(fs vfs.FS, dir string) error {
 
 // write appends the bulk. An error is final: after a failed write or fsync nobody knows
 // what the disk holds, so the file is not written again. A full disk is waited out.
-func (d *fileWAL) write(ctx context.Context, seq uint64, bulk [][]byte) error {
+func (d *fileWAL) write(ctx context.Context, seq uint64, bulk [][]byte) (settled bool, err error) {
 	if err := d.writeSync(ctx, seq, bulk); err != nil {
-		return fmt.Errorf("write WAL bulk %d in %s: %w", seq, d.dir, err)
+		return true, fmt.Errorf("write WAL bulk %d in %s: %w", seq, d.dir, err)
 	}
-	return d.check()
+	return true, d.check()
 }
 
 func (d *fileWAL) writeSync(ctx context.Context, seq uint64, bulk [][]byte) error {

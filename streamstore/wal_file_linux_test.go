@@ -55,7 +55,7 @@ func writeBulks(b *testing.B, fs vfs.FS, n, size int) (cpu time.Duration, took [
 	began := lab.CPU(b)
 	for seq := range n {
 		start := time.Now()
-		if err := w.write(context.Background(), uint64(seq), slices.Clone(chunks)); err != nil {
+		if _, err := w.write(context.Background(), uint64(seq), slices.Clone(chunks)); err != nil {
 			b.Fatal(err)
 		}
 		took = append(took, time.Since(start))

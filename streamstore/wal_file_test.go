@@ -135,13 +135,13 @@ func newWrittenWAL(t *testing.T, fs vfs.FS, dir string) *writtenWAL {
 func (w *writtenWAL) write(r *rand.Rand, n int) {
 	w.t.Helper()
 	b := &bulk{seq: uint64(len(w.bulks))}
-	b.reserve(walHeaderSize, 64)
+	b.reserve(walHeaderSize, 64, newBufferPool(0))
 	for first := true; n > 0 || first; first = false {
 		payload := make([]byte, min(n, 1+r.IntN(300<<10)))
 		for i := range payload {
 			payload[i] = byte(1 + r.IntN(255)) // a sector of zeros is a lost one
 		}
-		rec := b.reserve(walRecordSize+len(payload), 4<<10)
+		rec := b.reserve(walRecordSize+len(payload), 4<<10, newBufferPool(0))
 		batch := RecordBatch{Count: 1, MaxTimestamp: -1, Payload: rec[walRecordSize:]}
 		putRecordHeader(rec, walRecord{stream: 1, epoch: 1, batch: batch})
 		copy(batch.Payload, payload)
@@ -151,7 +151,7 @@ func (w *writtenWAL) write(r *rand.Rand, n int) {
 	pieces := b.seal(Node{ID: 1, Epoch: 1}, nonce{1})
 	body := slices.Concat(pieces...)
 	w.bulks = append(w.bulks, body[walHeaderSize:len(body)-walTrailerSize])
-	if err := w.wal.write(context.Background(), b.seq, pieces); err != nil {
+	if _, err := w.wal.write(context.Background(), b.seq, pieces); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -25,28 +25,30 @@ type objectWAL struct {
 
 // write creates the object of seq. An outcome that is not known is tried again: to skip it
 // would leave a hole, to report it would fail appends that may be durable.
-func (d *objectWAL) write(ctx context.Context, seq uint64, bulk [][]byte) error {
+func (d *objectWAL) write(ctx context.Context, seq uint64, bulk [][]byte) (settled bool, err error) {
 	key := walKey(d.node.ID, d.node.Epoch, seq)
 	ctx = objectstore.For(ctx, objectstore.ForWAL)
+	settled = true
 	for try := 0; ; try++ {
-		err := d.put(ctx, key, bulk)
+		left, err := d.put(ctx, key, bulk)
+		settled = settled && left == 0
 		if err == nil {
-			return nil
+			return settled, nil
 		}
 		if errors.Is(err, objectstore.ErrExists) {
 			if err = d.own(ctx, key); err == nil || errors.Is(err, ErrNodeFenced) {
-				return err
+				return settled, err
 			}
 		}
 		if invariant.Off("wal-unknown-retried") {
-			return nil
+			return settled, nil
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("write WAL object %s: %w", key, context.Cause(ctx))
+			return settled, fmt.Errorf("write WAL object %s: %w", key, context.Cause(ctx))
 		}
 		d.log.Warn("WAL object not written, trying again", "key", key, "try", try+1, "error", err)
 		if err := d.backoff(ctx, try); err != nil {
-			return fmt.Errorf("write WAL object %s: %w", key, err)
+			return settled, fmt.Errorf("write WAL object %s: %w", key, err)
 		}
 	}
 }
@@ -54,8 +56,9 @@ func (d *objectWAL) write(ctx context.Context, seq uint64, bulk [][]byte) error 
 // put creates the object, and sends it once more if the answer takes unusually long. Both
 // requests carry the same bytes under the same key and the same condition, so whichever
 // comes second changes nothing: the first success counts, and a failure only if no other
-// request is under way. Some stores fail one of two creates of a key at the same time.
-func (d *objectWAL) put(ctx context.Context, key string, bulk [][]byte) error {
+// request is under way. Some stores fail one of two creates of a key at the same time. left
+// is how many requests are under way still.
+func (d *objectWAL) put(ctx context.Context, key string, bulk [][]byte) (left int, err error) {
 	type answer struct {
 		err   error
 		hedge bool
@@ -101,7 +104,7 @@ func (d *objectWAL) put(ctx context.Context, key string, bulk [][]byte) error {
 			if a.err == nil && a.hedge {
 				d.hedges.won.Add(1)
 			}
-			return a.err
+			return pending, a.err
 		}
 	}
 }

@@ -1,0 +1,5 @@
+//go:build race
+
+package streamstore
+
+const poison = true
