@@ -29,6 +29,7 @@ func TestSettingsThatCannotWorkAreRefused(t *testing.T) {
 		"group-consumer-migration-policy \"both\": want": func(c *Config) { c.GroupMigration = "both" },
 		"group-share-delivery-count-limit 1: want 2":     func(c *Config) { c.ShareDeliveries = 1 },
 		"catalog-uri: it cannot be read, or has":         func(c *Config) { c.CatalogURI = "http://u:hush@c" },
+		"want User:NAME, separated by semicolons":        func(c *Config) { c.SuperUsers = "User:admin,User:eve" },
 		"wal-hedge-min":                                  func(c *Config) { c.WALHedgeMin = 0 },
 	} {
 		var c Config

@@ -159,7 +159,7 @@ func (c *Config) checkSecurity() error {
 		within("max-connections-per-address", c.MaxConnectionsPerAddress, 0, 1_000_000),
 	}
 	for _, p := range c.superUsers() {
-		errs = append(errs, check(strings.HasPrefix(p, "User:") && p != "User:", "super-users: %q: want User:NAME, separated by semicolons", p))
+		errs = append(errs, check(strings.HasPrefix(p, "User:") && p != "User:" && !strings.Contains(p, ",User:"), "super-users: %q: want User:NAME, separated by semicolons", p))
 	}
 	inter := specs[0]
 	if strings.HasPrefix(c.Metadata, "postgres") && c.authorizes(specs) {
