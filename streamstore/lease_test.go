@@ -116,12 +116,12 @@ func TestIdleBuffersAreLetGo(t *testing.T) {
 			t.Fatalf("a buffer of %d bytes for 260 KiB, want a new one", cap(b))
 		}
 		have("after one was taken", 1, 128<<10)
-		time.Sleep(poolIdle + poolIdle/2)
+		<-time.After(poolIdle + poolIdle/2)
 		p.put(make([]byte, 64<<10))
 		have("when another comes", 2, 192<<10)
-		time.Sleep(poolIdle)
+		<-time.After(poolIdle)
 		have("after the first was idle", 1, 64<<10)
-		time.Sleep(poolIdle)
+		<-time.After(poolIdle)
 		have("after all were", 0, 0)
 	})
 }
