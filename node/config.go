@@ -97,6 +97,8 @@ type Config struct {
 	TransactionalIDExpiration time.Duration
 	TransactionalIDsMemory    int64
 	ProducerIDExpiration      time.Duration
+	MaxTransactionPartitions  int
+	MaxProducers              int
 
 	CleanInterval time.Duration
 	DeleteGrace   time.Duration
@@ -165,7 +167,7 @@ func (c *Config) Fields() []Field {
 		CompactionObjects: 500, CompactionRate: 32 << 20, CompactionSplit: 8 << 20, ForceSplit: 2 * time.Hour, MinorBytes: 8 << 20, MajorBytes: 10 << 30,
 		CleanupInterval: time.Minute, CleanupBytes: 512 << 20, RetentionInterval: 30 * time.Second, CleanerInterval: 15 * time.Second, MetadataSnapshotInterval: 10 * time.Second, CleanerDedupe: 64 << 20, CleanInterval: time.Minute,
 		DeleteGrace: 10 * time.Minute, SweepInterval: 24 * time.Hour, SweepGrace: 6 * time.Hour,
-		TransactionMaxTimeout: 15 * time.Minute, TransactionalIDExpiration: 7 * 24 * time.Hour, TransactionalIDsMemory: 256 << 20, ProducerIDExpiration: 24 * time.Hour,
+		TransactionMaxTimeout: 15 * time.Minute, TransactionalIDExpiration: 7 * 24 * time.Hour, TransactionalIDsMemory: 256 << 20, ProducerIDExpiration: 24 * time.Hour, MaxTransactionPartitions: 10_000, MaxProducers: 10_000,
 		AutoCreateTopics: true, AutoCreateMax: 100, DefaultPartitions: 1, MaxRequestBytes: 100 << 20, MaxDecompressed: 128 << 20, MaxRequestMemory: 256 << 20, MaxAnswerMemory: 256 << 20, MaxInFlight: 128, IdleTimeout: 10 * time.Minute, StallTimeout: 30 * time.Second,
 		MaxConnections: 10_000, MaxSessionPartitions: 200_000,
 		Groups: group.Config{
@@ -249,6 +251,8 @@ func (c *Config) Fields() []Field {
 		{"transactional-id-expiration", &c.TransactionalIDExpiration, "how long a transactional.id without a transaction is known (Kafka's transactional.id.expiration.ms)"},
 		{"transactional-ids-memory-bytes", &c.TransactionalIDsMemory, "most that transactional ids and their transactions take in memory, in all nodes together, in bytes; each partition of __transaction_state has its part, of which new ids may fill three quarters"},
 		{"producer-id-expiration", &c.ProducerIDExpiration, "how long a partition knows a producer that appends nothing to it (Kafka's producer.id.expiration.ms)"},
+		{"transaction-max-partitions", &c.MaxTransactionPartitions, "most partitions of a transaction"},
+		{"partition-max-producers", &c.MaxProducers, "most producers with an id that a partition knows; beyond it a tenth is forgotten, of those without a transaction that were not seen for longest"},
 		{"clean-interval", &c.CleanInterval, "how often objects that hold nothing any more are looked for, and deleted"},
 		{"delete-grace", &c.DeleteGrace, "how long an object that holds nothing any more is kept for readers that know it"},
 		{"orphan-sweep-interval", &c.SweepInterval, "how often one node looks for objects in the store that the metadata does not know, and deletes them; never if negative"},
@@ -403,6 +407,8 @@ func (c *Config) bounds() error {
 		within("transactional-id-expiration", c.TransactionalIDExpiration, tick, long),
 		within("transactional-ids-memory-bytes", c.TransactionalIDsMemory, 1<<20, large),
 		within("producer-id-expiration", c.ProducerIDExpiration, tick, long),
+		within("transaction-max-partitions", c.MaxTransactionPartitions, 1, 1_000_000),
+		within("partition-max-producers", c.MaxProducers, 1, 1_000_000),
 		within("clean-interval", c.CleanInterval, tick, long),
 		// Longer than the pause before a commit is repeated; see Config.DeleteGrace of package streamstore.
 		within("delete-grace", c.DeleteGrace, 10*time.Second, long),

@@ -29,6 +29,8 @@ func TestSettingsThatCannotWorkAreRefused(t *testing.T) {
 		"group-consumer-migration-policy \"both\": want": func(c *Config) { c.GroupMigration = "both" },
 		"group-share-delivery-count-limit 1: want 2":     func(c *Config) { c.ShareDeliveries = 1 },
 		"catalog-uri: it cannot be read, or has":         func(c *Config) { c.CatalogURI = "http://u:hush@c" },
+		"transaction-max-partitions 0: want":             func(c *Config) { c.MaxTransactionPartitions = 0 },
+		"partition-max-producers 0: want":                func(c *Config) { c.MaxProducers = 0 },
 		"want User:NAME, separated by semicolons":        func(c *Config) { c.SuperUsers = "User:admin,User:eve" },
 		"wal-hedge-min":                                  func(c *Config) { c.WALHedgeMin = 0 },
 	} {

@@ -155,7 +155,7 @@ func (n *Node) open(ctx context.Context) error {
 	}
 	n.groups = group.Open(n.set, n.cfg.Groups, n.peers, n.log)
 	n.onClose("groups", func(context.Context) error { n.groups.Close(); return nil })
-	n.txns = txn.Open(n.set, txn.Config{MaxTimeout: n.cfg.TransactionMaxTimeout, Expiration: n.cfg.TransactionalIDExpiration, MemoryBytes: n.cfg.TransactionalIDsMemory}, group.Topic, n.groups, n.peers, n.log)
+	n.txns = txn.Open(n.set, txn.Config{MaxTimeout: n.cfg.TransactionMaxTimeout, Expiration: n.cfg.TransactionalIDExpiration, MemoryBytes: n.cfg.TransactionalIDsMemory, MaxPartitions: n.cfg.MaxTransactionPartitions}, group.Topic, n.groups, n.peers, n.log)
 	n.onClose("transactions", func(context.Context) error { n.txns.Close(); return nil })
 	if err := n.serveHTTP(registry); err != nil {
 		return err
@@ -254,7 +254,7 @@ func (n *Node) openLog(ctx context.Context, bucket objectstore.Bucket, meta *met
 		return fmt.Errorf("topic-defaults: %w", err)
 	}
 	err = n.patient(ctx, "partitions", func() (err error) {
-		n.set, err = partition.OpenSet(ctx, partition.Config{CheckTable: n.checkTable, LetterTable: coordinator.LetterTable, Validator: validator, Defaults: defaults, RetentionInterval: n.cfg.RetentionInterval, CleanerInterval: n.cfg.CleanerInterval, CleanerDedupeBytes: n.cfg.CleanerDedupe, MaxDecompressedBytes: n.cfg.MaxDecompressed, ProducerExpiry: n.cfg.ProducerIDExpiration, Peers: n.peers}, n.store, meta, n.log)
+		n.set, err = partition.OpenSet(ctx, partition.Config{CheckTable: n.checkTable, LetterTable: coordinator.LetterTable, Validator: validator, Defaults: defaults, RetentionInterval: n.cfg.RetentionInterval, CleanerInterval: n.cfg.CleanerInterval, CleanerDedupeBytes: n.cfg.CleanerDedupe, MaxDecompressedBytes: n.cfg.MaxDecompressed, ProducerExpiry: n.cfg.ProducerIDExpiration, MaxProducers: n.cfg.MaxProducers, Peers: n.peers}, n.store, meta, n.log)
 		return err
 	})
 	if err != nil {
