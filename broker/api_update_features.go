@@ -15,8 +15,9 @@ func handleUpdateFeatures(_ context.Context, _ *Broker, r *request, req *kmsg.Up
 		return resp
 	}
 	for _, u := range req.FeatureUpdates {
-		err := refuse(kerr.InvalidUpdateVersion, "levels of features come with the version of Table Topic and cannot be set") // tools say of which
-		if r.version >= 2 {                                                                                                   // has one error for all
+		// Tools say themselves of which feature; from version 2 on one error is for all.
+		err := refuse(kerr.InvalidUpdateVersion, "levels of features come with the version of Table Topic and cannot be set")
+		if r.version >= 2 {
 			resp.ErrorCode, resp.ErrorMessage = codeAndText(err)
 			break
 		}

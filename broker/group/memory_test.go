@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/tabletopic/tabletopic/broker/share"
+	"github.com/tabletopic/tabletopic/internal/lab"
 	"github.com/tabletopic/tabletopic/internal/shard"
 )
 
@@ -289,9 +290,9 @@ func TestMemoryOfGroupsIsCountedAsItIs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCrowd(t, Config{MemoryBytes: 1 << 40})
-			before := heap()
+			before := lab.Heap()
 			fill(c)
-			got := heap() - before
+			got := lab.Heap() - before
 			if counted := c.s.held(); counted < got/2 || counted > 2*got {
 				t.Errorf("%d bytes are counted, the heap has %d more", counted, got)
 			} else {
@@ -300,12 +301,4 @@ func TestMemoryOfGroupsIsCountedAsItIs(t *testing.T) {
 			runtime.KeepAlive(c)
 		})
 	}
-}
-
-func heap() int64 {
-	var m runtime.MemStats
-	runtime.GC()
-	runtime.GC()
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 
+	"github.com/tabletopic/tabletopic/internal/lab"
 	"github.com/tabletopic/tabletopic/internal/shard"
 	"github.com/tabletopic/tabletopic/partition"
 )
@@ -91,7 +92,7 @@ func TestMemoryOfTransactionalIDsIsCountedAsItIs(t *testing.T) {
 	for name, partitions := range map[string]int{"ids": 0, "transactions": 100} {
 		t.Run(name, func(t *testing.T) {
 			s := NewState(Config{MemoryBytes: 1 << 40})
-			before := heap()
+			before := lab.Heap()
 			for i := range 20_000 / (1 + partitions/5) {
 				x := transaction{id: fmt.Sprint("id-", i), phase: ongoing, partitions: map[partition.ID]bool{}}
 				for p := range partitions {
@@ -101,7 +102,7 @@ func TestMemoryOfTransactionalIDsIsCountedAsItIs(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			got := heap() - before
+			got := lab.Heap() - before
 			if s.bytes < got/2 || s.bytes > 2*got {
 				t.Errorf("%d bytes are counted, the heap has %d more", s.bytes, got)
 			} else {
@@ -110,12 +111,4 @@ func TestMemoryOfTransactionalIDsIsCountedAsItIs(t *testing.T) {
 			runtime.KeepAlive(s)
 		})
 	}
-}
-
-func heap() int64 {
-	var m runtime.MemStats
-	runtime.GC()
-	runtime.GC()
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
 }

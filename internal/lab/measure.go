@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"runtime"
 	"slices"
 	"syscall"
 	"testing"
@@ -21,4 +22,13 @@ func CPU(tb testing.TB) time.Duration {
 func Median(v []float64) float64 {
 	v = slices.Sorted(slices.Values(v))
 	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
+}
+
+// Heap is how many bytes live objects take on the heap.
+func Heap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC() // what the first one found is swept
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }

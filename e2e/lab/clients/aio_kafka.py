@@ -3,6 +3,7 @@ import asyncio
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import CommitFailedError
 
 from script import *
 
@@ -86,7 +87,10 @@ def consume(leaving):
         for batch in wait(consumer.getmany(timeout_ms=100)).values():
             yield from (r.value.decode() for r in batch)
         if consumer.assignment():
-            wait(consumer.commit())
+            try:
+                wait(consumer.commit())
+            except CommitFailedError:  # of a rebalance
+                pass
     wait(consumer.stop())
 
 

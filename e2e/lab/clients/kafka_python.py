@@ -1,6 +1,7 @@
 """kafka-python. README.md has the contract."""
 from kafka import ConsumerGroupMetadata, KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
+from kafka.errors import CommitFailedError
 
 from script import *
 
@@ -64,7 +65,10 @@ def consume(leaving):
     while not leaving.is_set():
         for batch in consumer.poll(timeout_ms=100).values():
             yield from (r.value.decode() for r in batch)
-        consumer.commit()
+        try:
+            consumer.commit()
+        except CommitFailedError:  # of a rebalance
+            pass
     consumer.close()
 
 

@@ -1,8 +1,10 @@
 """What the Python clients have in common. README.md has the contract."""
 import json
+import os
 import sys
 import threading
 import time
+import traceback
 
 BOOTSTRAP, TOPIC, CODECS = sys.argv[1], sys.argv[2], sys.argv[3].split(",")
 PARTITIONS, GONE, GROUP = 4, TOPIC + "-gone", TOPIC + "-group"
@@ -56,7 +58,8 @@ def transactions(begin, send, offsets, commit, abort):
 
 
 class Member:
-    """Consumes in a thread: consume(leaving) yields values until leaving is set, then commits and leaves."""
+    """Consumes in a thread: consume(leaving) yields values until leaving is set, then commits and leaves. What a commit
+    does not commit because of a rebalance comes again. Any other failure ends the program: nobody else would notice."""
 
     def __init__(self, name, consume):
         self.name, self.seen, self.leaving = name, set(), threading.Event()
@@ -64,9 +67,13 @@ class Member:
         self.thread.start()
 
     def run(self, consume):
-        for value in consume(self.leaving):
-            line("got", member=self.name, value=value)
-            self.seen.add(value)
+        try:
+            for value in consume(self.leaving):
+                line("got", member=self.name, value=value)
+                self.seen.add(value)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
 
     def leave(self):
         self.leaving.set()
