@@ -58,6 +58,11 @@ func handleShareFetch(ctx context.Context, b *Broker, r *request) (*answer, erro
 		return nil, err
 	}
 	resp := kmsg.NewPtrShareFetchResponse()
+	if req.IsRenewAck && (req.MaxWaitMillis != 0 || req.MinBytes != 0 || req.MaxBytes != 0 || req.MaxRecords != 0) {
+		resp.ErrorCode, resp.ErrorMessage = codeAndText(refuse(kerr.InvalidRequest, "a request that renews records fetches nothing (KIP-1222)"))
+		r.throttle(resp, 0)
+		return r.reply(resp), nil
+	}
 	s, err := r.shareSession(req.GroupID, req.MemberID, req.ShareSessionEpoch, true)
 	if err == nil && req.ShareSessionEpoch == 0 && hasAcks(req) {
 		s.end()

@@ -181,6 +181,91 @@ func TestShareLockEnds(t *testing.T) {
 	}
 }
 
+// A member may renew what it has, and nothing else (KIP-1222): in requests that say so, which fetch nothing, and where the
+// group allows it. It has the records as before.
+func TestShareRenewals(t *testing.T) {
+	b := start(t, Config{ShareRecordLock: time.Hour})
+	topic := b.topic(t, "t", 1)
+	one, two := b.joinShare(t, "g", "one", topic), b.joinShare(t, "g", "two", topic)
+	produceShare(t, b.dial(t), topic, 4)
+	wantAcquired(t, one.until(), "0-3 ×1")
+	produceShare(t, b.dial(t), topic, 2)
+	renew := func(m *shareMember, first, last int64, change func(*kmsg.ShareFetchRequest)) (code, ackCode int16) {
+		t.Helper()
+		req := m.fetchRequest(0, ack{FirstOffset: first, LastOffset: last, AcknowledgeTypes: []int8{4}})
+		req.IsRenewAck, req.MinBytes, req.MaxBytes, req.MaxRecords = true, 0, 0, 0
+		change(req)
+		resp := m.ask(req).(*kmsg.ShareFetchResponse)
+		if resp.ErrorCode != 0 {
+			return resp.ErrorCode, 0
+		}
+		m.session++
+		p := resp.Topics[0].Partitions[0]
+		if len(p.AcquiredRecords) > 0 {
+			t.Errorf("acquired %v with a renewal", acquiredOf(p))
+		}
+		return 0, p.AcknowledgeErrorCode
+	}
+	as := func(*kmsg.ShareFetchRequest) {}
+	for _, tc := range []struct {
+		name          string
+		of            *shareMember
+		first, last   int64
+		change        func(*kmsg.ShareFetchRequest)
+		code, ackCode int16
+	}{
+		{"what it has", one, 0, 3, as, 0, 0},
+		{"a part of it", one, 1, 2, as, 0, 0},
+		{"what another has", two, 0, 3, as, 0, kerr.InvalidRecordState.Code},
+		{"what nobody was given yet", one, 4, 5, as, 0, kerr.InvalidRequest.Code},
+		{"beside a fetch of records", one, 0, 3, func(r *kmsg.ShareFetchRequest) { r.MaxRecords = 1 }, kerr.InvalidRequest.Code, 0},
+		{"beside a fetch of bytes", one, 0, 3, func(r *kmsg.ShareFetchRequest) { r.MaxBytes = 1 }, kerr.InvalidRequest.Code, 0},
+		{"beside a wait", one, 0, 3, func(r *kmsg.ShareFetchRequest) { r.MaxWaitMillis = 1 }, kerr.InvalidRequest.Code, 0},
+		{"beside a least of bytes", one, 0, 3, func(r *kmsg.ShareFetchRequest) { r.MinBytes = 1 }, kerr.InvalidRequest.Code, 0},
+		{"in a request that does not say so", one, 0, 3, func(r *kmsg.ShareFetchRequest) { r.IsRenewAck = false }, 0, kerr.InvalidRequest.Code},
+		{"in version 1", one, 0, 3, func(r *kmsg.ShareFetchRequest) { r.Version, r.IsRenewAck = 1, false }, 0, kerr.InvalidRequest.Code},
+	} {
+		if code, ackCode := renew(tc.of, tc.first, tc.last, tc.change); code != tc.code || ackCode != tc.ackCode {
+			t.Errorf("%s: %v and %v, want %v and %v", tc.name, kerr.ErrorForCode(code), kerr.ErrorForCode(ackCode), kerr.ErrorForCode(tc.code), kerr.ErrorForCode(tc.ackCode))
+		}
+	}
+	acknowledge := func(says bool, types int8) int16 {
+		t.Helper()
+		req := kmsg.NewPtrShareAcknowledgeRequest()
+		req.Version, req.GroupID, req.MemberID, req.ShareSessionEpoch, req.IsRenewAck = 2, &one.group, &one.id, one.session, says
+		rt := kmsg.NewShareAcknowledgeRequestTopic()
+		rt.TopicID = topic.ID
+		rt.Partitions = []kmsg.ShareAcknowledgeRequestTopicPartition{{AcknowledgementBatches: []kmsg.ShareAcknowledgeRequestTopicPartitionAcknowledgementBatch{
+			{FirstOffset: 0, LastOffset: 3, AcknowledgeTypes: []int8{types}}}}}
+		req.Topics = append(req.Topics, rt)
+		resp := one.ask(req).(*kmsg.ShareAcknowledgeResponse)
+		if resp.ErrorCode != 0 {
+			t.Fatal(kerr.ErrorForCode(resp.ErrorCode))
+		}
+		one.session++
+		return resp.Topics[0].Partitions[0].ErrorCode
+	}
+	if got := acknowledge(true, 4); got != 0 {
+		t.Errorf("ShareAcknowledge renews: %v", kerr.ErrorForCode(got))
+	}
+	if got := acknowledge(false, 4); got != kerr.InvalidRequest.Code {
+		t.Errorf("ShareAcknowledge renews and does not say so: %v", kerr.ErrorForCode(got))
+	}
+	set := kmsg.NewPtrIncrementalAlterConfigsRequest()
+	set.Version = 1
+	set.Resources = []kmsg.IncrementalAlterConfigsRequestResource{{ResourceType: kmsg.ConfigResourceTypeGroupConfig, ResourceName: "g",
+		Configs: []kmsg.IncrementalAlterConfigsRequestResourceConfig{{Name: "share.renew.acknowledge.enable", Value: kmsg.StringPtr("false")}}}}
+	if got := b.dial(t).ask(set).(*kmsg.IncrementalAlterConfigsResponse).Resources[0].ErrorCode; got != 0 {
+		t.Fatal(kerr.ErrorForCode(got))
+	}
+	if got := acknowledge(true, 4); got != kerr.InvalidRequest.Code {
+		t.Errorf("a renewal where the group allows none: %v", kerr.ErrorForCode(got))
+	}
+	if got := acknowledge(false, 1); got != 0 {
+		t.Errorf("what was renewed is accepted: %v", kerr.ErrorForCode(got))
+	}
+}
+
 // What was done survives a restart, and so does how often the rest was delivered. Who comes later
 // begins where the group is.
 func TestShareStateSurvivesRestart(t *testing.T) {
