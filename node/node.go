@@ -154,8 +154,10 @@ func (n *Node) open(ctx context.Context) error {
 		return err
 	}
 	n.groups = group.Open(n.set, n.cfg.Groups, n.peers, n.log)
+	n.metrics.MustRegister(n.groups.Collectors()...)
 	n.onClose("groups", func(context.Context) error { n.groups.Close(); return nil })
 	n.txns = txn.Open(n.set, txn.Config{MaxTimeout: n.cfg.TransactionMaxTimeout, Expiration: n.cfg.TransactionalIDExpiration, MemoryBytes: n.cfg.TransactionalIDsMemory, MaxPartitions: n.cfg.MaxTransactionPartitions}, group.Topic, n.groups, n.peers, n.log)
+	n.metrics.MustRegister(n.txns.Collectors()...)
 	n.onClose("transactions", func(context.Context) error { n.txns.Close(); return nil })
 	if err := n.serveHTTP(registry); err != nil {
 		return err

@@ -41,6 +41,13 @@ type consumerGroup struct {
 	seen    *Topics       // topics when hash was last looked at
 	joined  int           // counts joins, for a stable order
 	session time.Duration // of members, as last told; zero: the default
+
+	// Sums, so that what the group takes in memory is known without looking at all of it.
+	said        int              // bytes, of members with their ids
+	held        int              // partitions that are assigned or given up
+	targeted    int              // partitions in target
+	matchedBy   map[*matched]int // how many members share what their regular expression matches
+	matchedSaid int              // bytes, of matchedBy
 }
 
 // A consumerMember is a member of it.
@@ -114,9 +121,10 @@ const (
 // becomeConsumer makes a group one of the consumer protocol, unless it is.
 func (g *group) becomeConsumer() *consumerGroup {
 	if g.consumer == nil {
-		g.consumer = &consumerGroup{target: map[string]partitionSet{}, members: map[string]*consumerMember{}, instances: map[string]string{}, owners: map[partitionID]string{}}
+		g.consumer = &consumerGroup{target: map[string]partitionSet{}, members: map[string]*consumerMember{}, instances: map[string]string{}, owners: map[partitionID]string{}, matchedBy: map[*matched]int{}}
 		g.protocolType, g.phase, g.protocol, g.leader, g.deadline = consumerProtocol, empty, "", "", time.Time{}
 		clear(g.members)
+		g.says = census{}
 		clear(g.static)
 	}
 	return g.consumer
@@ -131,6 +139,7 @@ func (c *consumerGroup) member(id string) *consumerMember {
 		c.joined++
 		m = &consumerMember{id: id, order: c.joined}
 		c.members[id] = m
+		c.said += len(id)
 	}
 	return m
 }
@@ -148,6 +157,7 @@ func (c *consumerGroup) hold(m *consumerMember, now current) {
 			}
 		}
 	}
+	c.held += len(now.assigned) + len(now.revoking) - len(m.assigned) - len(m.revoking)
 	m.current = now
 	for _, held := range []partitionSet{now.assigned, now.revoking} {
 		for p := range held {
@@ -221,10 +231,10 @@ func (s *State) heartbeat(now time.Time, req *kmsg.ConsumerGroupHeartbeatRequest
 	if m.matched != found {
 		s.touch(g)
 	}
-	s.subscribe(g, m, next, m.matches(found), topics, now, step)
+	s.subscribe(g, m, next, c.matches(m, found), topics, now, step)
 	c.session = timeouts.Session
 	m.expires = now.Add(timeouts.Session)
-	s.wakeBy(m.expires)
+	s.wakeBy(g, m.expires)
 	if c.epoch > c.targetEpoch {
 		s.retarget(g, topics, step)
 	}
@@ -341,30 +351,28 @@ func (s *State) roomInConsumer(g *group, who *consumerMember, id string, next *s
 	if who != nil {
 		before = len(who.id) + who.said() + who.matched.said()
 	}
-	return s.room(g, before, len(id)+next.said()+found.said(), func() (others int) {
-		counted := map[*matched]bool{nil: true, found: true}
-		for _, m := range g.consumer.members {
-			if m == who {
-				continue
-			}
-			others += len(m.id) + m.said()
-			if !counted[m.matched] {
-				counted[m.matched] = true
-				others += m.matched.said()
-			}
+	c := g.consumer
+	others := c.said + c.matchedSaid
+	if c.matchedBy[found] > 0 {
+		others -= found.said()
+	}
+	if who != nil {
+		others -= len(who.id) + who.said()
+		if who.matched != found && c.matchedBy[who.matched] == 1 {
+			others -= who.matched.said()
 		}
-		return others
-	})
+	}
+	return s.room(g, before, len(id)+next.said()+found.said(), others)
 }
 
 // room refuses what a member says of itself, in bytes, if there is no room for it beside what the others say. One that
-// says no more than before goes on, and the others, whose heartbeats are many, are not counted for it.
-func (s *State) room(g *group, before, now int, others func() int) *refusal {
+// says no more than before goes on.
+func (s *State) room(g *group, before, now, others int) *refusal {
 	if now <= before {
 		return nil
 	}
-	if now += others(); now > s.cfg.MaxBytes {
-		return refuse(kerr.GroupMaxSizeReached, "the members of group %q would say %d bytes of themselves, at most %d are kept (group-max-bytes)", g.id, now, s.cfg.MaxBytes)
+	if all := now + others; all > s.cfg.MaxBytes {
+		return refuse(kerr.GroupMaxSizeReached, "the members of group %q would say %d bytes of themselves, at most %d are kept (group-max-bytes)", g.id, all, s.cfg.MaxBytes)
 	}
 	grows := now - before
 	if before == 0 {
@@ -380,10 +388,7 @@ func (s *State) room(g *group, before, now int, others func() int) *refusal {
 func (s *subscription) said() int {
 	n := len(s.clientID) + len(s.instance) + len(s.rack) + len(s.regex)
 	if s.classic != nil {
-		for _, p := range s.classic.protocols {
-			n += len(p.Name) + len(p.Metadata)
-		}
-		return n
+		return n + saidProtocols(s.classic.protocols)
 	}
 	return n + saidTopics(s.topics)
 }
@@ -525,9 +530,9 @@ func (c *consumerGroup) match(m *consumerMember, regex string, client *Client, t
 	if m != nil && m.matched.dependsOn(&next) {
 		return m.matched
 	}
-	for _, other := range c.members {
-		if other.matched.dependsOn(&next) {
-			return other.matched
+	for other := range c.matchedBy {
+		if other.dependsOn(&next) {
+			return other
 		}
 	}
 	next.names = topics.matching(regex, client)
@@ -546,10 +551,26 @@ func (m *matched) dependsOn(next *matched) bool {
 
 // matches notes what the member's regular expression matches, and tells whether it is something else than before.
 // What a replay has forgotten is no change.
-func (m *consumerMember) matches(found *matched) (changed bool) {
+func (c *consumerGroup) matches(m *consumerMember, found *matched) (changed bool) {
 	old := m.matched
-	m.matched = found
+	c.share(m, found)
 	return old != nil && found != nil && old != found && !slices.Equal(old.names, found.names)
+}
+
+// share makes a member one of those that have something matched.
+func (c *consumerGroup) share(m *consumerMember, found *matched) {
+	if old := m.matched; old != nil {
+		if c.matchedBy[old]--; c.matchedBy[old] == 0 {
+			delete(c.matchedBy, old)
+			c.matchedSaid -= old.said()
+		}
+	}
+	if found != nil {
+		if c.matchedBy[found]++; c.matchedBy[found] == 1 {
+			c.matchedSaid += found.said()
+		}
+	}
+	m.matched = found
 }
 
 // guesses tells whether there is a member of which a replay has forgotten what it subscribes to.
@@ -658,7 +679,7 @@ func (s *State) reconcile(g *group, m *consumerMember, owned partitionSet, now t
 	m.revokeBy = time.Time{}
 	if next.state == memberUnrevoked {
 		m.revokeBy = now.Add(m.rebalance)
-		s.wakeBy(m.revokeBy)
+		s.wakeBy(g, m.revokeBy)
 	}
 }
 
@@ -772,7 +793,7 @@ func (s *State) tickConsumer(g *group, now time.Time, step *shard.Step) {
 			m.expires = now.Add(cmp.Or(g.consumer.session, s.cfg.ConsumerSession))
 		}
 		if m.classic != nil && g.consumer.rejoins(m) {
-			s.call(m, now)
+			s.call(g, m, now)
 		}
 		if m.state == memberUnrevoked && m.revokeBy.IsZero() {
 			m.revokeBy = now.Add(m.rebalance)
@@ -781,10 +802,10 @@ func (s *State) tickConsumer(g *group, now time.Time, step *shard.Step) {
 			s.removeConsumer(g, m, now, step)
 			continue
 		}
-		s.wakeBy(m.expires)
+		s.wakeBy(g, m.expires)
 		for _, by := range []time.Time{m.revokeBy, m.due} {
 			if !by.IsZero() {
-				s.wakeBy(by)
+				s.wakeBy(g, by)
 			}
 		}
 	}

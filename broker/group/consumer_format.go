@@ -251,7 +251,9 @@ func (s *State) replayConsumer(version int16, r record.Record) error {
 			return fmt.Errorf("group record %d of group %q: classic member: %w", version, id, err)
 		}
 		if v.Ok() {
-			c.member(member).subscription = sub
+			m := c.member(member)
+			c.said += sub.said() - m.said()
+			m.subscription = sub
 			if sub.instance != "" {
 				c.instances[sub.instance] = member
 			}
@@ -260,7 +262,9 @@ func (s *State) replayConsumer(version int16, r record.Record) error {
 		c.targetEpoch = v.Int32()
 		readTags(&v, nil)
 	case consumerTargetMemberKey:
-		c.target[member] = readPartitionSet(&v)
+		target := readPartitionSet(&v)
+		c.targeted += len(target) - len(c.target[member])
+		c.target[member] = target
 		readTags(&v, nil)
 	case consumerCurrentKey:
 		now := current{epoch: v.Int32(), previous: v.Int32(), state: memberState(v.Int8()), assigned: readPartitionSet(&v), revoking: readPartitionSet(&v)}
@@ -273,7 +277,7 @@ func (s *State) replayConsumer(version int16, r record.Record) error {
 	if len(v.Src) > 0 {
 		return fmt.Errorf("group record %d of group %q: %w", version, id, errors.New("bytes behind its end"))
 	}
-	s.wakeBy(time.Unix(0, 0)) // members need their deadlines
+	s.wakeBy(g, atOnce) // members need their deadlines
 	return nil
 }
 
@@ -290,12 +294,15 @@ func (s *State) forgetConsumer(version int16, id, member string) {
 	case consumerMemberKey:
 		if m != nil {
 			c.hold(m, current{})
+			c.share(m, nil)
+			c.said -= len(m.id) + m.said()
 			if c.instances[m.instance] == member {
 				delete(c.instances, m.instance)
 			}
 			delete(c.members, member)
 		}
 	case consumerTargetMemberKey:
+		c.targeted -= len(c.target[member])
 		delete(c.target, member)
 	case consumerCurrentKey:
 		if m != nil {

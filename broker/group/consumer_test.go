@@ -144,6 +144,9 @@ func (m *consumerModel) apply(step shard.Step) any {
 		}
 		m.log = append(m.log, r)
 	}
+	if err := sound(m.state); err != nil {
+		m.t.Fatalf("%s: %v", m.where, err)
+	}
 	if len(step.Answers) == 0 {
 		return nil
 	}
@@ -336,7 +339,7 @@ func TestSessionTimeoutOfAGroup(t *testing.T) {
 }
 
 // regexMember sends heartbeats for a member that subscribes to all topics, and returns what it may have.
-func regexMember(t *testing.T, s *State, id string, client func() Client, topics **Topics) func(epoch int32) string {
+func regexMember(t *testing.T, s **State, id string, client func() Client, topics **Topics) func(epoch int32) string {
 	has := "nothing"
 	return func(epoch int32) string {
 		t.Helper()
@@ -346,9 +349,9 @@ func regexMember(t *testing.T, s *State, id string, client func() Client, topics
 			req.RebalanceTimeoutMillis, req.SubscribedTopicRegex, req.Topics = 60_000, kmsg.StringPtr(".*"), []kmsg.ConsumerGroupHeartbeatRequestTopic{}
 		}
 		for {
-			step := s.ConsumerHeartbeat(time.Unix(1000, 0), 1, req, defaultTimeouts, client(), "", *topics)
+			step := (*s).ConsumerHeartbeat(time.Unix(1000, 0), 1, req, defaultTimeouts, client(), "", *topics)
 			for _, r := range step.Records {
-				if err := s.Replay(r); err != nil {
+				if err := (*s).Replay(r); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -384,7 +387,7 @@ func TestRegularExpressionsFollowRights(t *testing.T) {
 	limited := func() Client {
 		return Client{Principal: "User:m", Rights: rights, Sees: func(topic string) bool { return sees[topic] }}
 	}
-	m := regexMember(t, s, "m", limited, &topics)
+	m := regexMember(t, &s, "m", limited, &topics)
 	want := func(got, want string) {
 		t.Helper()
 		if got != want {
@@ -409,11 +412,11 @@ func TestRegularExpressionsFollowRights(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	*s = *again
+	s = again
 	want(m(3), "[a-0 c-0] in epoch 3")
 
 	// One that sees all has what the other may not see.
-	all := regexMember(t, s, "n", func() Client { return Client{} }, &topics)
+	all := regexMember(t, &s, "n", func() Client { return Client{} }, &topics)
 	all(0)
 	want(m(3), "[a-0 c-0] in epoch 4")
 	want(all(4), "[b-0] in epoch 4")

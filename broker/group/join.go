@@ -2,6 +2,7 @@ package group
 
 import (
 	"bytes"
+	"cmp"
 	"slices"
 	"time"
 
@@ -87,7 +88,7 @@ func (s *State) Join(now time.Time, t shard.Ticket, req *kmsg.JoinGroupRequest, 
 		m.expires = now.Add(m.session)
 		return answer(t, resp)
 	}
-	delete(g.invited, id)
+	s.uninvite(g, id)
 	if m == nil {
 		g.joined++
 		m = &member{id: id, instance: instance, order: g.joined}
@@ -95,8 +96,11 @@ func (s *State) Join(now time.Time, t shard.Ticket, req *kmsg.JoinGroupRequest, 
 		if instance != "" {
 			g.static[instance] = id
 		}
+	} else {
+		g.says.remove(m)
 	}
 	m.update(req, client)
+	g.says.add(m)
 	m.expires = now.Add(m.session)
 	if m.join != 0 { // the same member asked again, on another connection
 		m.joinResp.ErrorCode = kerr.UnknownMemberID.Code
@@ -114,32 +118,42 @@ func (s *State) Join(now time.Time, t shard.Ticket, req *kmsg.JoinGroupRequest, 
 // invite waits for a member to join with its id, which it learns by the error. Of those that never do there are
 // as many as there may be members, at most.
 func (s *State) invite(g *group, id string, until time.Time) *kerr.Error {
-	bytes := len(id)
-	for other := range g.invited {
-		bytes += len(other)
-	}
-	if (len(g.invited) >= s.cfg.MaxSize || bytes > s.cfg.MaxBytes) && !invariant.Off("group-invited-bounded") {
+	if (len(g.invited) >= s.cfg.MaxSize || g.invitedBytes+len(id) > s.cfg.MaxBytes) && !invariant.Off("group-invited-bounded") {
 		return kerr.GroupMaxSizeReached
 	}
 	g.invited[id] = until
-	s.wakeBy(until)
+	g.invitedBytes += len(id)
+	s.wakeBy(g, until)
 	return kerr.MemberIDRequired
+}
+
+// uninvite waits for a member no more, if it was.
+func (s *State) uninvite(g *group, id string) {
+	if _, invited := g.invited[id]; invited {
+		delete(g.invited, id)
+		g.invitedBytes -= len(id)
+		s.touch(g)
+	}
 }
 
 // hasRoom tells whether a member, nil for a new one, may say of itself what it says, beside the others.
 func (s *State) hasRoom(g *group, m *member, req *kmsg.JoinGroupRequest, client Client) bool {
-	bytes := saidBytes(client.ID, req.InstanceID, req.Protocols)
-	for _, other := range g.members {
-		if other != m {
-			bytes += saidBytes(other.clientID, &other.instance, other.protocols)
-		}
+	bytes := g.says.said + saidBytes(client.ID, req.InstanceID, req.Protocols)
+	if m != nil {
+		bytes -= m.said()
 	}
 	return bytes <= s.cfg.MaxBytes || invariant.Off("group-metadata-bounded")
 }
 
 // saidBytes counts the client id twice: the coordinator makes the member id of it.
 func saidBytes(client string, instance *string, protocols []kmsg.JoinGroupRequestProtocol) int {
-	n := 2*len(client) + len(deref(instance))
+	return 2*len(client) + len(deref(instance)) + saidProtocols(protocols)
+}
+
+// saidProtocols counts protocols, each with what it takes in memory besides.
+func saidProtocols(protocols []kmsg.JoinGroupRequestProtocol) int {
+	const each = 48
+	n := each * len(protocols)
 	for _, p := range protocols {
 		n += len(p.Name) + len(p.Metadata)
 	}
@@ -175,18 +189,31 @@ func (s *State) checkJoin(req *kmsg.JoinGroupRequest) *kerr.Error {
 
 // supports tells whether some protocol of req is one that every other member has.
 func (g *group) supports(req *kmsg.JoinGroupRequest) bool {
-	for _, p := range req.Protocols {
-		all := true
-		for _, m := range g.members {
-			if m.id != req.MemberID && (m.instance == "" || m.instance != deref(req.InstanceID)) {
-				all = all && slices.ContainsFunc(m.protocols, func(q kmsg.JoinGroupRequestProtocol) bool { return q.Name == p.Name })
-			}
-		}
-		if all {
-			return true
-		}
+	others, own := len(g.members), map[string]bool{}
+	if m := g.asks(req); m != nil {
+		others, own = others-1, protocolNames(m.protocols)
 	}
-	return false
+	return slices.ContainsFunc(req.Protocols, func(p kmsg.JoinGroupRequestProtocol) bool {
+		have := g.says.protocols[p.Name]
+		if own[p.Name] {
+			have--
+		}
+		return have == others
+	})
+}
+
+// asks returns the member that joins again, nil if it is a new one.
+func (g *group) asks(req *kmsg.JoinGroupRequest) *member {
+	return cmp.Or(g.members[req.MemberID], g.members[g.static[deref(req.InstanceID)]])
+}
+
+// protocolNames are the names of protocols, of which a client may name one twice.
+func protocolNames(protocols []kmsg.JoinGroupRequestProtocol) map[string]bool {
+	names := make(map[string]bool, len(protocols))
+	for _, p := range protocols {
+		names[p.Name] = true
+	}
+	return names
 }
 
 func (g *group) changed(m *member, req *kmsg.JoinGroupRequest) bool {
@@ -217,7 +244,9 @@ func (s *State) replaceStatic(g *group, old *member, id string, now time.Time, t
 	m.update(req, client)
 	m.expires = now.Add(m.session)
 	delete(g.members, old.id)
+	g.says.remove(old)
 	g.members[id] = m
+	g.says.add(m)
 	g.static[m.instance] = id
 	leads := g.leader == old.id
 	if leads {
@@ -233,7 +262,7 @@ func (s *State) replaceStatic(g *group, old *member, id string, now time.Time, t
 		}
 		step.Records = append(step.Records, g.record(now, func(m *member) []byte { return m.assignment }))
 		step.Answers = append(step.Answers, shard.Answer{To: t, Value: resp})
-		s.wakeBy(m.expires)
+		s.wakeBy(g, m.expires)
 		return step
 	}
 	m.join, m.joinResp = t, resp
@@ -271,10 +300,10 @@ func (s *State) rebalance(g *group, now time.Time, step *shard.Step) {
 		g.deadline = now.Add(s.cfg.InitialDelay)
 	}
 	g.phase = preparing
-	s.wakeBy(g.deadline)
+	s.wakeBy(g, g.deadline)
 	for _, m := range g.members {
 		if m.join == 0 {
-			s.wakeBy(m.expires)
+			s.wakeBy(g, m.expires)
 		}
 	}
 }
@@ -317,10 +346,10 @@ func (s *State) completeJoin(g *group, now time.Time, step *shard.Step) {
 		step.Answers = append(step.Answers, shard.Answer{To: m.join, Value: m.joinResp})
 		m.join, m.joinResp = 0, nil
 		m.expires = now.Add(m.session)
-		s.wakeBy(m.expires)
+		s.wakeBy(g, m.expires)
 	}
 	g.phase, g.deadline = completing, now.Add(g.rebalanceTimeout())
-	s.wakeBy(g.deadline)
+	s.wakeBy(g, g.deadline)
 }
 
 func (g *group) firstJoined() string {
@@ -343,15 +372,16 @@ func (g *group) vote() string {
 
 // vote picks the protocol that is in all lists, and that most prefer.
 func vote(lists [][]kmsg.JoinGroupRequestProtocol) string {
-	votes := map[string]int{}
+	votes, have := map[string]int{}, map[string]int{}
+	for _, protocols := range lists {
+		for name := range protocolNames(protocols) {
+			have[name]++
+		}
+	}
 	best := ""
 	for _, protocols := range lists {
 		for _, p := range protocols {
-			all := true
-			for _, other := range lists {
-				all = all && slices.ContainsFunc(other, func(q kmsg.JoinGroupRequestProtocol) bool { return q.Name == p.Name })
-			}
-			if all {
+			if have[p.Name] == len(lists) {
 				votes[p.Name]++
 				if best == "" || votes[p.Name] > votes[best] {
 					best = p.Name
@@ -388,6 +418,7 @@ func (s *State) drop(g *group, m *member, step *shard.Step) {
 		step.Answers = append(step.Answers, shard.Answer{To: m.join, Value: m.joinResp})
 	}
 	delete(g.members, m.id)
+	g.says.remove(m)
 	s.touch(g)
 	if m.instance != "" && g.static[m.instance] == m.id {
 		delete(g.static, m.instance)
@@ -537,7 +568,7 @@ func (s *State) Leave(now time.Time, t shard.Ticket, req *kmsg.LeaveGroupRequest
 			memberID = g.static[instance]
 		}
 		if _, given := g.invited[memberID]; given && instance == "" {
-			delete(g.invited, memberID)
+			s.uninvite(g, memberID)
 			s.tryCompleteJoin(g, now, &step)
 			return 0
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/tabletopic/tabletopic/internal/limitlog"
@@ -71,6 +72,11 @@ func (m *Manager) newState() *State {
 	return NewState(cfg)
 }
 
+// Collectors are the metrics of the groups that this node coordinates.
+func (m *Manager) Collectors() []prometheus.Collector {
+	return m.shards.MemoryGauges("groups", "groups with their members, assignments and offsets", (*State).memory)
+}
+
 // Close ends all shards.
 func (m *Manager) Close() {
 	m.watch()
@@ -87,6 +93,7 @@ func (m *Manager) Find(ctx context.Context, group string) (partition.ID, streams
 func do[R any](ctx context.Context, m *Manager, group string, handle func(*State, time.Time, shard.Ticket) shard.Step) (R, error) {
 	return shards.Do[R](ctx, m.shards, group, func(_ *partition.Partition, s *State, now time.Time, t shard.Ticket) shard.Step {
 		defer m.warnFull(s, s.refused, group)
+		defer s.show()
 		return handle(s, now, t)
 	})
 }

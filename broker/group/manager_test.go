@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -84,10 +85,35 @@ func TestFullMemoryOfGroupsIsInTheLog(t *testing.T) {
 	if accepted < 2*12 || accepted > 2*15 {
 		t.Errorf("%d groups were accepted", accepted)
 	}
+	shown := gauges(t, m.Collectors())
+	if n, full := shown["tabletopic_groups_memory_bytes"], shown["tabletopic_groups_memory_used_ratio"]; n < 900*float64(accepted) || n > 30_000 || full < 0.70 || full > 0.75 {
+		t.Errorf("%d groups take %v bytes, and the fullest partition is full to %v", accepted, n, full)
+	}
 	m.Close()
+	for name, got := range gauges(t, m.Collectors()) {
+		if got != 0 {
+			t.Errorf("%s is %v where nothing is open", name, got)
+		}
+	}
 	if got := logged.String(); strings.Count(got, "groups-memory-bytes") != 100-accepted || !strings.Contains(got, "limit=20000") {
 		t.Errorf("%d were refused, the log has:\n%s", 100-accepted, got)
 	}
+}
+
+// gauges returns the values of gauges by name.
+func gauges(t *testing.T, collectors []prometheus.Collector) map[string]float64 {
+	t.Helper()
+	r := prometheus.NewPedanticRegistry()
+	r.MustRegister(collectors...)
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]float64{}
+	for _, f := range families {
+		values[f.GetName()] = f.Metric[0].Gauge.GetValue()
+	}
+	return values
 }
 
 // openSet opens the partitions of a node, in memory.

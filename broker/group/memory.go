@@ -1,7 +1,7 @@
 package group
 
 import (
-	"cmp"
+	"container/heap"
 	"errors"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -52,12 +52,21 @@ func (s *State) held() int64 {
 	return s.bytes + s.offsetBytes + s.pendingBytes
 }
 
+// show has others see what the groups take in memory.
+func (s *State) show() { s.shown.Store(s.held()) }
+
+// memory is what the groups take, and may take. Any goroutine may ask.
+func (s *State) memory() (bytes, bound int64) { return s.shown.Load(), s.cfg.MemoryBytes }
+
 // dropGroup ends a group.
 func (s *State) dropGroup(id string) {
 	if g := s.groups[id]; g != nil {
 		s.bytes -= g.counted
 		s.offsetBytes -= g.offsetBytes
 		delete(s.groups, id)
+		if g.place != notDue {
+			heap.Remove(&s.deadlines, g.place)
+		}
 	}
 }
 
@@ -65,6 +74,13 @@ func (s *State) dropGroup(id string) {
 func (s *State) forgetEmpty(g *group) {
 	if !g.kept() {
 		s.dropGroup(g.id)
+	}
+}
+
+// wakeIfEmpty has Tick end a group of which there is nothing.
+func (s *State) wakeIfEmpty(g *group) {
+	if !g.kept() {
+		s.wakeBy(g, atOnce)
 	}
 }
 
@@ -96,41 +112,49 @@ func (s *State) takes(free *int64, n int) bool {
 
 // bytes is what a group takes in memory, without its offsets.
 func (g *group) bytes() int64 {
-	n := groupBytes + len(g.id)
-	for id := range g.invited {
-		n += inviteBytes + len(id)
-	}
-	for _, m := range g.members {
-		n += memberBytes + m.bytes()
-	}
+	n := groupBytes + len(g.id) + inviteBytes*len(g.invited) + g.invitedBytes + memberBytes*len(g.members) + g.says.memory
 	if c := g.consumer; c != nil {
-		counted := map[*matched]bool{}
-		for _, m := range c.members {
-			n += memberBytes + len(m.id) + m.said() + heldBytes*(len(m.assigned)+len(m.revoking))
-			if !counted[m.matched] {
-				counted[m.matched] = true
-				n += m.matched.said()
-			}
-		}
-		for _, target := range c.target {
-			n += heldBytes * len(target)
-		}
-		n += ownerBytes * len(c.owners)
+		n += memberBytes*len(c.members) + c.said + c.matchedSaid + heldBytes*(c.held+c.targeted) + ownerBytes*len(c.owners)
 	}
 	if c := g.share; c != nil {
-		for _, m := range c.members {
-			n += memberBytes + len(m.id) + m.said() + 2*heldBytes*len(m.assigned)
-		}
-		for _, st := range c.states {
-			n += deliveredBytes + rangeBytes*len(st.saved.Ranges)
-		}
+		n += memberBytes*len(c.members) + c.said + 2*heldBytes*c.held + deliveredBytes*len(c.states) + rangeBytes*c.ranges
 	}
 	return int64(n)
 }
 
-func (m *member) bytes() int {
-	return saidBytes(m.clientID, &m.instance, m.protocols) + len(m.id) + len(m.assignment)
+// A census is what the members of a group of the classic protocol say of themselves, in sum: a join looks at that, and not
+// at all members.
+type census struct {
+	said      int            // bytes that count within MaxBytes
+	memory    int            // bytes that they take, beside memberBytes each
+	protocols map[string]int // how many of them have it
 }
+
+func (c *census) add(m *member) {
+	c.said += m.said()
+	c.memory += m.bytes()
+	if c.protocols == nil {
+		c.protocols = map[string]int{}
+	}
+	for name := range protocolNames(m.protocols) {
+		c.protocols[name]++
+	}
+}
+
+// remove takes a member out, which is as it was when it was added.
+func (c *census) remove(m *member) {
+	c.said -= m.said()
+	c.memory -= m.bytes()
+	for name := range protocolNames(m.protocols) {
+		if c.protocols[name]--; c.protocols[name] == 0 {
+			delete(c.protocols, name)
+		}
+	}
+}
+
+func (m *member) said() int { return saidBytes(m.clientID, &m.instance, m.protocols) }
+
+func (m *member) bytes() int { return m.said() + len(m.id) + len(m.assignment) }
 
 // joinGrowth is what a member of the classic protocol takes when it joins, more than it did; g is nil if there is no
 // group yet.
@@ -139,8 +163,8 @@ func (g *group) joinGrowth(req *kmsg.JoinGroupRequest, client Client) int {
 	if g == nil {
 		return n
 	}
-	if m := cmp.Or(g.members[req.MemberID], g.members[g.static[deref(req.InstanceID)]]); m != nil {
-		n -= memberBytes + saidBytes(m.clientID, &m.instance, m.protocols)
+	if m := g.asks(req); m != nil {
+		n -= memberBytes + m.said()
 	}
 	return n
 }

@@ -1,6 +1,7 @@
 package group
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -19,7 +20,7 @@ import (
 // recount counts anew what a state takes in memory.
 func recount(s *State) (n int64) {
 	for _, g := range s.groups {
-		n += g.bytes()
+		n += int64(g.recount())
 		for tp, o := range g.offsets {
 			n += int64(o.bytes(tp))
 		}
@@ -30,6 +31,118 @@ func recount(s *State) (n int64) {
 		}
 	}
 	return n
+}
+
+// recount adds up what is in a group, its offsets apart.
+func (g *group) recount() int {
+	n := groupBytes + len(g.id)
+	for id := range g.invited {
+		n += inviteBytes + len(id)
+	}
+	for _, m := range g.members {
+		n += memberBytes + m.bytes()
+	}
+	if c := g.consumer; c != nil {
+		counted := map[*matched]bool{}
+		for _, m := range c.members {
+			n += memberBytes + len(m.id) + m.said() + heldBytes*(len(m.assigned)+len(m.revoking))
+			if !counted[m.matched] {
+				counted[m.matched] = true
+				n += m.matched.said()
+			}
+		}
+		for _, target := range c.target {
+			n += heldBytes * len(target)
+		}
+		n += ownerBytes * len(c.owners)
+	}
+	if c := g.share; c != nil {
+		for _, m := range c.members {
+			n += memberBytes + len(m.id) + m.said() + 2*heldBytes*len(m.assigned)
+		}
+		for _, st := range c.states {
+			n += deliveredBytes + rangeBytes*len(st.saved.Ranges)
+		}
+	}
+	return n
+}
+
+// sound returns what is wrong with the sums of a state, and with its deadlines: each group is looked at by the first
+// time at which something of it is due, and one of which there is nothing is looked at some time.
+func sound(s *State) error {
+	if got, want := s.held(), recount(s); got != want {
+		return fmt.Errorf("%d bytes are counted, of %d", got, want)
+	}
+	for id, g := range s.groups {
+		said, protocols := 0, map[string]int{}
+		for _, m := range g.members {
+			said += m.said()
+			for name := range protocolNames(m.protocols) {
+				protocols[name]++
+			}
+		}
+		if g.says.said != said || len(protocols) != len(g.says.protocols) {
+			return fmt.Errorf("group %q: members say %d bytes, of %d, of protocols %v, of %v", id, g.says.said, said, g.says.protocols, protocols)
+		}
+		for name, n := range protocols {
+			if g.says.protocols[name] != n {
+				return fmt.Errorf("group %q: %d members have protocol %q, of %d", id, g.says.protocols[name], name, n)
+			}
+		}
+		if g.place != notDue && s.deadlines[g.place] != g {
+			return fmt.Errorf("group %q is not where it is among the deadlines", id)
+		}
+		for _, due := range g.dues() {
+			if g.place == notDue || g.wake.After(due) {
+				return fmt.Errorf("group %q: something is due at %v, and it is looked at by %v (%d)", id, due, g.wake, g.place)
+			}
+		}
+		if !g.kept() && g.place == notDue {
+			return fmt.Errorf("group %q: there is nothing of it, and nobody looks", id)
+		}
+	}
+	for _, g := range s.deadlines {
+		if s.groups[g.id] != g {
+			return fmt.Errorf("group %q has ended, and is among the deadlines", g.id)
+		}
+	}
+	return nil
+}
+
+// dues are all times at which something of a group is due.
+func (g *group) dues() (all []time.Time) {
+	for _, until := range g.invited {
+		all = append(all, until)
+	}
+	if !g.deadline.IsZero() {
+		all = append(all, g.deadline)
+	}
+	for _, m := range g.members {
+		if m.join == 0 {
+			all = append(all, m.expires)
+		}
+	}
+	if g.consumer != nil {
+		for _, m := range g.consumer.members {
+			all = append(all, m.expires)
+			for _, by := range []time.Time{m.revokeBy, m.due} {
+				if !by.IsZero() {
+					all = append(all, by)
+				}
+			}
+		}
+	}
+	if g.share != nil {
+		for _, m := range g.share.members {
+			all = append(all, m.expires)
+		}
+	}
+	for i, due := range all {
+		if due.IsZero() { // known by replay alone: counts from the first tick
+			all[i] = atOnce
+		}
+	}
+	return all
 }
 
 // crowd sends what strangers and members send to one state.
@@ -56,8 +169,8 @@ func (c *crowd) apply(step shard.Step) any {
 			c.t.Fatal(err)
 		}
 	}
-	if got, want := c.s.held(), recount(c.s); got != want {
-		c.t.Fatalf("%d bytes are counted, of %d", got, want)
+	if err := sound(c.s); err != nil {
+		c.t.Fatal(err)
 	}
 	if len(step.Answers) == 0 {
 		return nil
@@ -145,6 +258,8 @@ func TestMemoryOfGroupsIsBounded(t *testing.T) {
 				t.Errorf("a stranger too much: %v, want %v", err, want)
 			} else if want := kerr.GroupMaxSizeReached; !strings.HasPrefix(name, "offsets") && err != want {
 				t.Errorf("a stranger too much: %v, want %v", err, want)
+			}
+			for i := 0; c.commit(fmt.Sprint(i), 0, "") == nil; i++ { // what is too small for one more of them
 			}
 			if c.s.refused == 0 {
 				t.Error("nobody is told that there was no room")
@@ -236,6 +351,72 @@ func TestMemoryOfDeliveriesIsBounded(t *testing.T) {
 	}
 }
 
+// Where a share group begins anew in partitions that it has used, nothing grows: that is done however full the memory is, and
+// partitions that are new to it are refused.
+func TestOffsetsOfShareGroupsAreAlteredInFullMemory(t *testing.T) {
+	c := newCrowd(t, Config{MemoryBytes: 100_000, Partitions: 1})
+	alter := func(partitions ...int32) error {
+		starts := map[uuid.UUID]map[int32]int64{topicID("topic-1"): {}}
+		for _, p := range partitions {
+			starts[topicID("topic-1")][p] = 7
+		}
+		records, err := c.s.alterShareOffsets("s", starts, c.now)
+		c.apply(shard.Step{Records: records})
+		return err
+	}
+	if err := alter(0, 1, 2); err != nil {
+		t.Fatal(err)
+	}
+	for i := int32(0); c.commit("own", i, strings.Repeat("x", 1000)) == nil; i++ {
+	}
+	for i := int32(0); c.commit("own", 1000+i, "") == nil; i++ {
+	}
+	if err := alter(0, 1, 2); err != nil {
+		t.Errorf("partitions that were there: %v", err)
+	}
+	if err := alter(2, 3); !errors.Is(err, ErrNoRoom) {
+		t.Errorf("with one that is new: %v, want %v", err, ErrNoRoom)
+	}
+	if got := len(c.s.groups["s"].share.states); got != 3 {
+		t.Errorf("the group knows %d partitions, want 3", got)
+	}
+}
+
+// A member counts with what it says itself, not with what the others of its group say: a group may fill most of the memory.
+func TestMembersCountForThemselves(t *testing.T) {
+	c := newCrowd(t, Config{MemoryBytes: 200_000, Partitions: 1, MaxBytes: 1 << 20})
+	for i := range 15 {
+		if got := c.beat("g", fmt.Sprint("m", i), 0, strings.Repeat("x", 10_000)); got.ErrorCode != 0 {
+			t.Fatalf("member %d, where %d bytes of 200,000 are taken: %s", i, c.s.held(), *got.ErrorMessage)
+		}
+	}
+}
+
+// A member that names a great many protocols costs no more than the others: what all have, and what most prefer, is found
+// without comparing each with each.
+func TestManyProtocolsOfMembers(t *testing.T) {
+	c := newCrowd(t, Config{MaxBytes: 1 << 30, MemoryBytes: 1 << 40})
+	for i := range 3 {
+		req := kmsg.NewPtrJoinGroupRequest()
+		req.Version, req.Group, req.ProtocolType, req.SessionTimeoutMillis, req.RebalanceTimeoutMillis = 3, "g", "consumer", 10_000, 10_000
+		for p := range 200_000 {
+			req.Protocols = append(req.Protocols, kmsg.JoinGroupRequestProtocol{Name: fmt.Sprint(i, "-", p)})
+		}
+		req.Protocols = append(req.Protocols, kmsg.JoinGroupRequestProtocol{Name: "range"})
+		if got := c.apply(c.s.Join(c.now, shard.Ticket(i+1), req, Client{}, uuid.NewString(), c.topics)); got != nil {
+			t.Fatalf("member %d: %v", i, kerr.ErrorForCode(got.(*kmsg.JoinGroupResponse).ErrorCode))
+		}
+	}
+	step := c.s.Tick(c.now.Add(time.Second))
+	c.apply(step)
+	if len(step.Answers) != 3 {
+		t.Fatalf("%d members are in the group, want 3", len(step.Answers))
+	}
+	if got := *step.Answers[0].Value.(*kmsg.JoinGroupResponse).Protocol; got != "range" {
+		t.Errorf("protocol %q, want the one that all have", got)
+	}
+}
+
 // What is counted is about what the heap has: half of it at least, twice as much at most.
 func TestMemoryOfGroupsIsCountedAsItIs(t *testing.T) {
 	many := func(c *crowd, step func(i int)) {
@@ -266,6 +447,14 @@ func TestMemoryOfGroupsIsCountedAsItIs(t *testing.T) {
 				req.Protocols = []kmsg.JoinGroupRequestProtocol{{Name: "range", Metadata: make([]byte, 100)}}
 				c.s.Join(c.now, 1, req, Client{}, uuid.NewString(), c.topics)
 			})
+		},
+		"members of many protocols": func(c *crowd) {
+			for i := range 10 {
+				req := kmsg.NewPtrJoinGroupRequest()
+				req.Version, req.Group, req.ProtocolType, req.SessionTimeoutMillis, req.RebalanceTimeoutMillis = 3, fmt.Sprint("group-", i), "consumer", 10_000, 10_000
+				req.Protocols = make([]kmsg.JoinGroupRequestProtocol, 10_000)
+				c.s.Join(c.now, 1, req, Client{}, uuid.NewString(), c.topics)
+			}
 		},
 		"members with partitions": func(c *crowd) {
 			for i := range 20 {

@@ -191,7 +191,7 @@ func (s *State) joinConsumer(g *group, now time.Time, t shard.Ticket, req *kmsg.
 		return refuse(err.code)
 	}
 	resp.MemberID = id
-	delete(g.invited, id)
+	s.uninvite(g, id)
 	switch {
 	case m != nil:
 	case old != nil:
@@ -209,15 +209,16 @@ func (s *State) joinConsumer(g *group, now time.Time, t shard.Ticket, req *kmsg.
 
 // supports tells whether some protocol of req is one that every other classic member has.
 func (c *consumerGroup) supports(req *kmsg.JoinGroupRequest) bool {
-	return slices.ContainsFunc(req.Protocols, func(p kmsg.JoinGroupRequestProtocol) bool {
-		for _, m := range c.members {
-			other := m.classic != nil && m.id != req.MemberID && (m.instance == "" || m.instance != deref(req.InstanceID))
-			if other && !slices.ContainsFunc(m.classic.protocols, func(q kmsg.JoinGroupRequestProtocol) bool { return q.Name == p.Name }) {
-				return false
+	others, have := 0, map[string]int{}
+	for _, m := range c.members {
+		if m.classic != nil && m.id != req.MemberID && (m.instance == "" || m.instance != deref(req.InstanceID)) {
+			others++
+			for name := range protocolNames(m.classic.protocols) {
+				have[name]++
 			}
 		}
-		return true
-	})
+	}
+	return slices.ContainsFunc(req.Protocols, func(p kmsg.JoinGroupRequestProtocol) bool { return have[p.Name] == others })
 }
 
 // enter brings a classic member that joined as close to its target as is possible now.
@@ -229,8 +230,8 @@ func (s *State) enter(g *group, m *consumerMember, next subscription, sub *kmsg.
 	}
 	s.reconcile(g, m, holds(sub, topics), now, step)
 	m.expires, m.due = now.Add(m.classic.session), now.Add(m.rebalance)
-	s.wakeBy(m.expires)
-	s.wakeBy(m.due)
+	s.wakeBy(g, m.expires)
+	s.wakeBy(g, m.due)
 	resp.ErrorCode, resp.Generation, resp.MemberID = 0, m.epoch, m.id
 	resp.Protocol, resp.ProtocolType = kmsg.StringPtr(c.vote()), kmsg.StringPtr(consumerProtocol)
 }
@@ -278,11 +279,11 @@ func (c *consumerGroup) waits(m *consumerMember) bool {
 }
 
 // call gives a classic member that has to join again its time for that.
-func (s *State) call(m *consumerMember, now time.Time) {
+func (s *State) call(g *group, m *consumerMember, now time.Time) {
 	if m.due.IsZero() {
 		m.due = now.Add(m.rebalance)
 	}
-	s.wakeBy(m.due)
+	s.wakeBy(g, m.due)
 }
 
 // syncConsumer handles SyncGroup of a classic member in a group of the consumer protocol.
@@ -303,7 +304,7 @@ func (s *State) syncConsumer(g *group, now time.Time, t shard.Ticket, req *kmsg.
 	}
 	m.expires, m.due = now.Add(m.classic.session), time.Time{}
 	if m.epoch < c.epoch && m.state != memberUnrevoked {
-		s.call(m, now)
+		s.call(g, m, now)
 		return refuse(kerr.RebalanceInProgress)
 	}
 	resp.MemberAssignment = m.assigned.classic(topics)
@@ -340,7 +341,7 @@ func (s *State) heartbeatConsumer(g *group, now time.Time, t shard.Ticket, req *
 	s.raise(g, false, topics, now, &step)
 	switch {
 	case c.rejoins(m):
-		s.call(m, now)
+		s.call(g, m, now)
 		resp.ErrorCode = kerr.RebalanceInProgress.Code
 	case s.cfg.Migration.down() && c.allClassic() && c.phase() == stable:
 		step.Records = append(step.Records, g.downgrade(now, topics)) // it joins the rebalance with its next heartbeat

@@ -149,6 +149,9 @@ func (m *mixedModel) apply(step shard.Step) {
 		}
 		m.log = append(m.log, r)
 	}
+	if err := sound(m.state); err != nil {
+		m.t.Fatalf("%s: %v", m.where, err)
+	}
 	switch now := m.protocol(); {
 	case m.last == "classic" && now == "consumer":
 		m.upgrades++

@@ -34,6 +34,11 @@ type shareGroup struct {
 	seen        *Topics       // topics when hash was last looked at
 	joined      int           // counts joins, for a stable order
 	session     time.Duration // of the group, as last told; zero: the default
+
+	// Sums, so that what the group takes in memory is known without looking at all of it.
+	said   int // bytes, of members with their ids
+	held   int // partitions that are assigned
+	ranges int // of what is in flight, in states
 }
 
 // A shareMember is a member of it.
@@ -89,6 +94,7 @@ func (c *shareGroup) member(id string) *shareMember {
 		c.joined++
 		m = &shareMember{id: id, order: c.joined}
 		c.members[id] = m
+		c.said += len(id)
 	}
 	return m
 }
@@ -159,12 +165,12 @@ func (s *State) shareHeartbeat(now time.Time, req *kmsg.ShareGroupHeartbeatReque
 		for _, m := range c.members {
 			if latest := now.Add(c.session); m.expires.After(latest) {
 				m.expires = latest
-				s.wakeBy(latest)
+				s.wakeBy(g, latest)
 			}
 		}
 	}
 	m.expires = now.Add(timeouts.Session)
-	s.wakeBy(m.expires)
+	s.wakeBy(g, m.expires)
 	if c.target == nil || c.targetEpoch != c.epoch {
 		c.target, c.targetEpoch = c.assign(topics), c.epoch
 	}
@@ -227,14 +233,7 @@ func (s *State) roomInShare(g *group, req *kmsg.ShareGroupHeartbeatRequest, clie
 	if who != nil {
 		before = len(who.id) + who.said()
 	}
-	return s.room(g, before, len(req.MemberID)+next.said(), func() (others int) {
-		for _, m := range g.share.members {
-			if m != who {
-				others += len(m.id) + m.said()
-			}
-		}
-		return others
-	})
+	return s.room(g, before, len(req.MemberID)+next.said(), g.share.said-before)
 }
 
 // said is how many bytes a member says of itself, beside its id.
@@ -355,7 +354,7 @@ func (s *State) tickShare(g *group, now time.Time, step *shard.Step) {
 			s.removeShare(g, m, now, step)
 			continue
 		}
-		s.wakeBy(m.expires)
+		s.wakeBy(g, m.expires)
 	}
 }
 

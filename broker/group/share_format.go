@@ -114,19 +114,24 @@ func (s *State) replayShare(version int16, r record.Record) error {
 			sub.topics = append(sub.topics, v.CompactString())
 		}
 		if v.Ok() {
-			c.member(member).shareSubscription = sub
+			m := c.member(member)
+			c.said += sub.said() - m.said()
+			m.shareSubscription = sub
 		}
 	case shareCurrentKey:
 		now := shareCurrent{epoch: v.Int32(), previous: v.Int32()}
 		v.Int8()
 		now.assigned = readPartitionSet(&v)
-		c.member(member).shareCurrent = now
+		m := c.member(member)
+		c.held += len(now.assigned) - len(m.assigned)
+		m.shareCurrent = now
 	case shareStateKey:
 		st := shareState{stateEpoch: v.Int32(), leaderEpoch: v.Int32(), known: v.Bool()}
 		var err error
 		if st.saved, err = share.ParseSaved(v.CompactBytes()); err != nil {
 			return fmt.Errorf("group record %d of group %q: %w", version, id, err)
 		}
+		c.ranges += len(st.saved.Ranges) - len(c.states[p].saved.Ranges)
 		c.states[p] = st
 	}
 	readTags(&v, nil)
@@ -136,7 +141,7 @@ func (s *State) replayShare(version int16, r record.Record) error {
 	if len(v.Src) > 0 {
 		return fmt.Errorf("group record %d of group %q: %w", version, id, errors.New("bytes behind its end"))
 	}
-	s.wakeBy(time.Unix(0, 0)) // members need their deadlines
+	s.wakeBy(g, atOnce) // members need their deadlines
 	return nil
 }
 
@@ -146,17 +151,24 @@ func (s *State) forgetShare(version int16, id, member string, p partitionID) {
 		return
 	}
 	s.touch(g)
-	switch version {
+	c := g.share
+	switch m := c.members[member]; version {
 	case shareGroupKey:
 		s.dropGroup(id)
 	case shareMemberKey:
-		delete(g.share.members, member)
+		if m != nil {
+			c.said -= len(m.id) + m.said()
+			c.held -= len(m.assigned)
+			delete(c.members, member)
+		}
 	case shareCurrentKey:
-		if m := g.share.members[member]; m != nil {
+		if m != nil {
+			c.held -= len(m.assigned)
 			m.shareCurrent = shareCurrent{}
 		}
 	case shareStateKey:
-		delete(g.share.states, p)
+		c.ranges -= len(c.states[p].saved.Ranges)
+		delete(c.states, p)
 	}
 }
 

@@ -196,62 +196,87 @@ func (s *State) shareOffsets(group string) (map[uuid.UUID][]ShareOffset, error) 
 // and forget what was delivered of it. A group that is not there is made (KIP-932: where it begins is set
 // before its first member joins).
 func (m *Manager) AlterShareOffsets(ctx context.Context, group string, starts map[uuid.UUID]map[int32]int64) error {
-	partitions := 0
-	for _, of := range starts {
-		partitions += len(of)
+	return m.changeShare(ctx, group, func(s *State, now time.Time) ([]shard.Record, error) { return s.alterShareOffsets(group, starts, now) })
+}
+
+func (s *State) alterShareOffsets(group string, starts map[uuid.UUID]map[int32]int64, now time.Time) ([]shard.Record, error) {
+	var records []shard.Record
+	c, err := s.vacantShare(group)
+	if s.groups[group] == nil {
+		c, err = &shareGroup{}, nil
+		records = []shard.Record{shareGroupRecord(group, 0, 0, now)}
 	}
-	return m.changeShare(ctx, group, true, partitions, func(c *shareGroup, now time.Time) []shard.Record {
-		var records []shard.Record
-		for topic, partitions := range starts {
-			for index, start := range partitions {
-				p := partitionID{topic, index}
-				st, known := c.states[p]
-				if !known {
-					st.stateEpoch = newStateEpoch(now)
-				}
-				st.stateEpoch, st.known, st.saved = st.stateEpoch+1, true, share.Saved{Start: start}
-				records = append(records, shareStateRecord(group, p, &st))
+	if err != nil {
+		return nil, err
+	}
+	free := s.free(s.groups[group])
+	if !s.takes(&free, c.growth(starts)) {
+		return nil, ErrNoRoom
+	}
+	var states []shard.Record
+	for topic, partitions := range starts {
+		for index, start := range partitions {
+			p := partitionID{topic, index}
+			st, known := c.states[p]
+			if !known {
+				st.stateEpoch = newStateEpoch(now)
+			}
+			st.stateEpoch, st.known, st.saved = st.stateEpoch+1, true, share.Saved{Start: start}
+			states = append(states, shareStateRecord(group, p, &st))
+		}
+	}
+	slices.SortFunc(states, func(a, b shard.Record) int { return slices.Compare(a.Key, b.Key) })
+	return append(records, states...), nil
+}
+
+// vacantShare finds a share group that has no members.
+func (s *State) vacantShare(group string) (*shareGroup, error) {
+	switch g := s.groups[group]; {
+	case g == nil || g.share == nil:
+		return nil, kerr.GroupIDNotFound
+	case g.occupied():
+		return nil, kerr.NonEmptyGroup
+	default:
+		return g.share, nil
+	}
+}
+
+// growth is what the partitions take of which there is no state yet.
+func (c *shareGroup) growth(starts map[uuid.UUID]map[int32]int64) (n int) {
+	for topic, partitions := range starts {
+		for index := range partitions {
+			if _, known := c.states[partitionID{topic, index}]; !known {
+				n += deliveredBytes
 			}
 		}
-		slices.SortFunc(records, func(a, b shard.Record) int { return slices.Compare(a.Key, b.Key) })
-		return records
-	})
+	}
+	return n
 }
 
 // DeleteShareOffsets makes a share group without members forget topics.
 func (m *Manager) DeleteShareOffsets(ctx context.Context, group string, topics []uuid.UUID) error {
-	return m.changeShare(ctx, group, false, 0, func(c *shareGroup, _ time.Time) []shard.Record {
+	return m.changeShare(ctx, group, func(s *State, _ time.Time) ([]shard.Record, error) {
+		c, err := s.vacantShare(group)
+		if err != nil {
+			return nil, err
+		}
 		var records []shard.Record
 		for _, p := range c.partitions() {
 			if slices.Contains(topics, p.topic) {
 				records = append(records, shareStateRecord(group, p, nil))
 			}
 		}
-		return records
+		return records, nil
 	})
 }
 
-func (m *Manager) changeShare(ctx context.Context, group string, create bool, partitions int, change func(*shareGroup, time.Time) []shard.Record) error {
+func (m *Manager) changeShare(ctx context.Context, group string, change func(*State, time.Time) ([]shard.Record, error)) error {
 	type answered struct{ err error }
 	a, err := do[answered](ctx, m, group, func(s *State, now time.Time, t shard.Ticket) shard.Step {
-		g := s.groups[group]
-		free := s.free(g)
-		switch {
-		case !s.takes(&free, partitions*deliveredBytes):
-			return answer(t, answered{ErrNoRoom})
-		case g == nil && create:
-			step := answer(t, answered{})
-			step.Records = append([]shard.Record{shareGroupRecord(group, 0, 0, now)}, change(&shareGroup{}, now)...)
-			return step
-		case g == nil || g.share == nil:
-			return answer(t, answered{kerr.GroupIDNotFound})
-		case g.occupied():
-			return answer(t, answered{kerr.NonEmptyGroup})
-		default:
-			step := answer(t, answered{})
-			step.Records = change(g.share, now)
-			return step
-		}
+		records, err := change(s, now)
+		step := answer(t, answered{err})
+		step.Records = records
+		return step
 	})
 	if err != nil {
 		return err

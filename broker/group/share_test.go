@@ -43,6 +43,9 @@ func (s *shareScript) apply(records []shard.Record) {
 		}
 		s.log = append(s.log, r)
 	}
+	if err := sound(s.state); err != nil {
+		s.t.Fatal(err)
+	}
 }
 
 func (s *shareScript) heartbeat(member string, epoch int32, topics ...string) *kmsg.ShareGroupHeartbeatResponse {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -25,7 +26,7 @@ type Config struct {
 	// MaxMetadata is the largest metadata of a committed offset, in bytes. 4,096 if zero.
 	MaxMetadata int
 	// MaxBytes is the most that the members of a group say of themselves, and the most of an assignment of the classic
-	// protocol, in bytes. A topic that a member names counts 16 bytes more, for what it takes in memory. So does one that its
+	// protocol, in bytes. A topic that a member names counts 16 bytes more, and a protocol 48, for what they take in memory. So does one that its
 	// regular expression matches; of members with the same one and the same rights, once. 16 MiB if zero.
 	MaxBytes int
 	// MemoryBytes bounds what all groups take in memory, by estimate, in all nodes together: each partition of
@@ -79,24 +80,25 @@ type State struct {
 	cfg    Config
 	groups map[string]*group
 	// pending are the offsets that open transactions commit, by producer id.
-	pending map[int64]map[groupPartition]pendingOffset
-	order   int64     // of the last offset record
-	wake    time.Time // no deadline is before it; zero if there is none
-	expiry  time.Time // next look for offsets past their retention
+	pending   map[int64]map[groupPartition]pendingOffset
+	order     int64 // of the last offset record
+	deadlines deadlines
+	expiry    time.Time // next look for offsets past their retention; zero: at once
 
 	// See memory.go.
-	touched      []*group // those that are other ones than were counted
-	bytes        int64    // of the groups, as counted
-	offsetBytes  int64    // of their offsets
-	pendingBytes int64    // of pending
-	refused      int      // how often there was no room
+	touched      []*group     // those that are other ones than were counted
+	bytes        int64        // of the groups, as counted
+	offsetBytes  int64        // of their offsets
+	pendingBytes int64        // of pending
+	refused      int          // how often there was no room
+	shown        atomic.Int64 // held, as others than the owner of the state see it
 }
 
 // NewState returns the state of an empty partition. Of MemoryBytes it has the part of one of Partitions.
 func NewState(cfg Config) *State {
 	cfg.setDefaults()
 	cfg.MemoryBytes /= int64(cfg.Partitions)
-	return &State{cfg: cfg, groups: map[string]*group{}, pending: map[int64]map[groupPartition]pendingOffset{}, wake: time.Unix(0, 0)}
+	return &State{cfg: cfg, groups: map[string]*group{}, pending: map[int64]map[groupPartition]pendingOffset{}}
 }
 
 type phase string // the names are what DescribeGroups shows
@@ -116,8 +118,10 @@ type group struct {
 	protocol     string
 	leader       string
 	members      map[string]*member
+	says         census               // of members
 	static       map[string]string    // instance id to member id
 	invited      map[string]time.Time // ids given out that have not joined yet, until when
+	invitedBytes int                  // of these ids
 	offsets      map[topicPartition]offset
 	unstable     map[topicPartition]int // how many open transactions commit an offset
 	since        time.Time              // when the phase was last written
@@ -127,6 +131,8 @@ type group struct {
 	counted      int64                  // bytes in memory, without offsets, when last counted
 	touched      bool                   // it is another one since
 	offsetBytes  int64                  // of offsets
+	wake         time.Time              // see deadlines
+	place        int                    // among deadlines, or notDue
 
 	// Not nil: the group is one of the consumer protocol, and of the above only id, phase empty,
 	// protocolType, offsets, unstable and since are its.
@@ -173,11 +179,12 @@ func (s *State) group(id string) *group {
 	g := s.groups[id]
 	if g == nil {
 		g = &group{
-			id: id, phase: empty, members: map[string]*member{}, static: map[string]string{},
+			id: id, place: notDue, phase: empty, members: map[string]*member{}, static: map[string]string{},
 			invited: map[string]time.Time{}, offsets: map[topicPartition]offset{}, unstable: map[topicPartition]int{},
 		}
 		s.groups[id] = g
 		s.touch(g)
+		s.wakeBy(g, atOnce) // Tick drops it if nothing becomes of it
 	}
 	return g
 }
@@ -189,6 +196,11 @@ func (g *group) ordered() []*member {
 
 // Replay implements [shard.State].
 func (s *State) Replay(r shard.Record) error {
+	defer s.show()
+	return s.replay(r)
+}
+
+func (s *State) replay(r shard.Record) error {
 	if r.Marker != nil {
 		s.endTxn(r.Marker.ProducerID, r.Marker.Commit)
 		return nil
@@ -226,7 +238,7 @@ func (s *State) Replay(r shard.Record) error {
 		g := s.group(gk.Group)
 		g.replay(gv)
 		s.touch(g)
-		s.wakeBy(time.UnixMilli(gv.CurrentStateTimestamp)) // members that the replay made need a deadline
+		s.wakeBy(g, atOnce) // members that the replay made need a deadline
 	}
 	return nil
 }
@@ -238,6 +250,7 @@ func (g *group) replay(v *kmsg.GroupMetadataValue) {
 	g.protocolType, g.generation, g.protocol, g.leader = v.ProtocolType, v.Generation, deref(v.Protocol), deref(v.Leader)
 	g.since, g.phase, g.deadline = time.UnixMilli(v.CurrentStateTimestamp), empty, time.Time{}
 	members := map[string]*member{}
+	g.says = census{}
 	clear(g.static)
 	for _, mv := range v.Members {
 		m := g.members[mv.MemberID]
@@ -255,6 +268,7 @@ func (g *group) replay(v *kmsg.GroupMetadataValue) {
 			g.static[m.instance] = m.id
 		}
 		members[m.id] = m
+		g.says.add(m)
 		g.phase = stable
 	}
 	g.members = members
@@ -330,42 +344,25 @@ type orderedRecord struct {
 	record shard.Record
 }
 
-// Wake implements [shard.State].
-func (s *State) Wake() time.Time { return s.wake }
-
-// wakeBy makes sure that Tick comes no later than t; at once if t is zero, the deadline of a member
-// that a replay has made, which counts from the first tick.
-func (s *State) wakeBy(t time.Time) {
-	if t.IsZero() {
-		t = time.Unix(0, 0)
-	}
-	if s.wake.IsZero() || t.Before(s.wake) {
-		s.wake = t
-	}
-}
-
 // Tick implements [shard.State]: sessions that ended, rebalances whose time is up, offsets
 // past their retention.
 func (s *State) Tick(now time.Time) shard.Step {
 	var step shard.Step
-	s.wake = time.Time{}
-	for _, id := range slices.Sorted(maps.Keys(s.groups)) {
-		s.tick(s.groups[id], now, &step)
-		if g := s.groups[id]; !g.occupied() && len(g.invited)+len(g.offsets)+len(g.unstable) == 0 && g.since.IsZero() {
-			s.dropGroup(id) // never more than a first, unfinished join
-		}
+	for _, g := range s.due(now) {
+		s.tick(g, now, &step)
+		s.forgetEmpty(g) // never more than a first, unfinished join
 	}
 	s.expire(now, &step)
+	s.show()
 	return step
 }
 
 func (s *State) tick(g *group, now time.Time, step *shard.Step) {
 	for id, until := range g.invited {
 		if !now.Before(until) {
-			delete(g.invited, id)
-			s.touch(g)
+			s.uninvite(g, id)
 		} else {
-			s.wakeBy(until)
+			s.wakeBy(g, until)
 		}
 	}
 	if g.consumer != nil {
@@ -393,11 +390,11 @@ func (s *State) tick(g *group, now time.Time, step *shard.Step) {
 	s.tryCompleteJoin(g, now, step)
 	for _, m := range g.members {
 		if m.join == 0 {
-			s.wakeBy(m.expires)
+			s.wakeBy(g, m.expires)
 		}
 	}
 	if !g.deadline.IsZero() {
-		s.wakeBy(g.deadline)
+		s.wakeBy(g, g.deadline)
 	}
 }
 
@@ -410,7 +407,9 @@ func (s *State) timeUp(g *group, now time.Time, step *shard.Step) {
 			g.deadline = now.Add(g.rebalanceTimeout())
 			return
 		}
-		clear(g.invited)
+		for id := range g.invited {
+			s.uninvite(g, id)
+		}
 		s.completeJoin(g, now, step)
 	case completing:
 		late := false
@@ -442,7 +441,6 @@ func (s *State) expire(now time.Time, step *shard.Step) {
 		}
 		s.expiry = now.Add(s.cfg.Retention / 100)
 	}
-	s.wakeBy(s.expiry)
 }
 
 func (s *State) expireGroup(g *group, now time.Time, step *shard.Step) {

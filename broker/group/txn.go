@@ -113,6 +113,7 @@ func (s *State) endTxn(producer int64, commit bool) {
 		if commit && p.order > g.offsets[gp.topicPartition].order {
 			s.setOffset(g, gp.topicPartition, p.offset)
 		}
+		s.wakeIfEmpty(g)
 	}
 	delete(s.pending, producer)
 }
@@ -126,7 +127,11 @@ func (g *group) settle(tp topicPartition) {
 
 // forget drops what a group committed of a partition, and what open transactions would.
 func (s *State) forget(group string, tp topicPartition) {
-	g := s.group(group)
+	g := s.groups[group]
+	if g == nil {
+		return
+	}
+	defer s.wakeIfEmpty(g)
 	s.dropOffset(g, tp)
 	if g.unstable[tp] == 0 {
 		return

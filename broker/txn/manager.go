@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"golang.org/x/sync/errgroup"
@@ -81,6 +82,11 @@ func Open(set *partition.Set, cfg Config, groupsTopic string, groups Groups, pee
 	})
 	m.work.Go(func() { m.keep(ctx) })
 	return m
+}
+
+// Collectors are the metrics of the transactional ids that this node coordinates.
+func (m *Manager) Collectors() []prometheus.Collector {
+	return m.shards.MemoryGauges("transactional_ids", "transactional ids with their transactions", (*State).memory)
 }
 
 // newState returns the state of a partition of the topic, as many as it has.

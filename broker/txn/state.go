@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -47,11 +48,13 @@ const lastEpoch = math.MaxInt16 - 1
 type State struct {
 	cfg      Config
 	txns     map[string]*transaction
+	ongoing  map[string]*transaction // those that are neither decided nor complete
 	due      map[string]*transaction // those that are decided and not complete
 	wake     time.Time               // no deadline is before it; zero if there is none
 	expiry   time.Time               // next look for ids past their expiration
 	sender   shard.Ticket            // waits for decisions
 	bytes    int64                   // that txns take
+	shown    atomic.Int64            // bytes, as others than the owner of the state see them
 	refusals int                     // how often there was no room
 }
 
@@ -88,11 +91,12 @@ type Decision struct {
 func NewState(cfg Config) *State {
 	cfg.setDefaults()
 	cfg.MemoryBytes /= int64(cfg.Partitions)
-	return &State{cfg: cfg, txns: map[string]*transaction{}, due: map[string]*transaction{}, wake: time.Unix(0, 0)}
+	return &State{cfg: cfg, txns: map[string]*transaction{}, ongoing: map[string]*transaction{}, due: map[string]*transaction{}, wake: time.Unix(0, 0)}
 }
 
 // Replay implements [shard.State].
 func (s *State) Replay(r shard.Record) error {
+	defer func() { s.shown.Store(s.bytes) }()
 	id, v, err := parseRecord(r.Record)
 	if err != nil {
 		return err
@@ -102,6 +106,7 @@ func (s *State) Replay(r shard.Record) error {
 			s.bytes -= t.bytes()
 		}
 		delete(s.txns, id)
+		delete(s.ongoing, id)
 		delete(s.due, id)
 		return nil
 	}
@@ -122,9 +127,11 @@ func (s *State) Replay(r shard.Record) error {
 		}
 	}
 	s.bytes += t.bytes()
+	delete(s.ongoing, id)
 	delete(s.due, id)
 	switch {
 	case t.phase == ongoing:
+		s.ongoing[id] = t
 		s.wakeBy(t.deadline())
 	case t.decided():
 		s.due[id] = t
@@ -162,6 +169,9 @@ func (s *State) room(t, next *transaction) bool {
 	return false
 }
 
+// memory is what the transactional ids take, and may take. Any goroutine may ask.
+func (s *State) memory() (bytes, bound int64) { return s.shown.Load(), s.cfg.MemoryBytes }
+
 // Snapshot implements [shard.State].
 func (s *State) Snapshot() []shard.Record {
 	var out []shard.Record
@@ -190,18 +200,24 @@ func (t *transaction) decided() bool { return t.phase == prepareCommit || t.phas
 func (s *State) Tick(now time.Time) shard.Step {
 	var step shard.Step
 	s.wake = time.Time{}
-	expire := s.expiry.IsZero() || !now.Before(s.expiry)
-	for _, id := range slices.Sorted(maps.Keys(s.txns)) {
-		switch t := s.txns[id]; {
-		case t.phase == ongoing && !now.Before(t.deadline()):
-			s.fence(t, now, &step)
-		case t.phase == ongoing:
+	var late []string
+	for id, t := range s.ongoing {
+		if now.Before(t.deadline()) {
 			s.wakeBy(t.deadline())
-		case expire && !t.decided() && now.Sub(t.updated) >= s.cfg.Expiration:
-			step.Records = append(step.Records, tombstone(id, now))
+		} else {
+			late = append(late, id)
 		}
 	}
-	if expire {
+	slices.Sort(late)
+	for _, id := range late {
+		s.fence(s.ongoing[id], now, &step)
+	}
+	if s.expiry.IsZero() || !now.Before(s.expiry) {
+		for _, id := range slices.Sorted(maps.Keys(s.txns)) {
+			if t := s.txns[id]; t.phase != ongoing && !t.decided() && now.Sub(t.updated) >= s.cfg.Expiration {
+				step.Records = append(step.Records, tombstone(id, now))
+			}
+		}
 		s.expiry = now.Add(s.cfg.Expiration / 100)
 	}
 	s.wakeBy(s.expiry)

@@ -11,7 +11,10 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/internal/shard"
@@ -41,6 +44,7 @@ type slot[S shard.State] struct {
 	mu        sync.Mutex
 	shard     *shard.Shard[S]      // guarded by mu
 	partition *partition.Partition // guarded by mu; that the shard is on
+	state     atomic.Pointer[S]    // of the shard; nil if there is none
 }
 
 // end ends the shard, if there is one. The caller holds mu.
@@ -48,6 +52,7 @@ func (s *slot[S]) end() {
 	if s.shard != nil {
 		s.shard.Close()
 		s.shard = nil
+		s.state.Store(nil)
 	}
 }
 
@@ -126,13 +131,45 @@ func (m *Shards[S]) At(ctx context.Context, index int32) (*shard.Shard[S], *part
 		}
 	}
 	s.end()
-	sh, err := shard.Open(ctx, partitionLog{p}, m.state(), shard.Config{})
+	state := m.state()
+	sh, err := shard.Open(ctx, partitionLog{p}, state, shard.Config{})
 	if err != nil {
 		m.log.Error("state cannot be loaded", "topic", m.topic.Name, "partition", index, "err", err)
 		return nil, nil, fmt.Errorf("%w: load %s-%d: %w", ErrNotCoordinator, m.topic.Name, index, err)
 	}
 	s.shard, s.partition = sh, p
+	s.state.Store(&state)
 	return sh, p, nil
+}
+
+// MemoryGauges show what the states of open shards take in memory, and how full the fullest is. memory is called while the
+// goroutines of the shards are at work.
+func (m *Shards[S]) MemoryGauges(name, of string, memory func(S) (bytes, bound int64)) []prometheus.Collector {
+	look := func() (sum int64, fullest float64) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		for _, slot := range m.slots {
+			if s := slot.state.Load(); s != nil {
+				bytes, bound := memory(*s)
+				sum += bytes
+				fullest = max(fullest, float64(bytes)/float64(bound))
+			}
+		}
+		return sum, fullest
+	}
+	gauge := func(unit, help string, value func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tabletopic_" + name + "_memory_" + unit, Help: help}, value)
+	}
+	return []prometheus.Collector{
+		gauge("bytes", "What "+of+" take in memory, by estimate, of the partitions of "+m.topic.Name+" that the node has opened.", func() float64 {
+			sum, _ := look()
+			return float64(sum)
+		}),
+		gauge("used_ratio", "How full the fullest of these partitions is: new names are refused from 0.75 on, everything that grows at 1.", func() float64 {
+			_, fullest := look()
+			return fullest
+		}),
+	}
 }
 
 // Each calls fn for the shard of every partition that this node leads, opening those that are not open yet.
