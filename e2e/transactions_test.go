@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hamba/avro/v2"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -98,6 +99,65 @@ func TestTransactionsAndTable(t *testing.T) {
 	checkTable(t, l, s, "events", log)
 	if out, code := s.cli("", "table", "verify", "events", "--deep"); code != 0 {
 		t.Errorf("table verify: exit %d\n%s", code, out)
+	}
+}
+
+// Bounds of transactions that are given where a server is started hold: partitions of a transaction, producers that a
+// partition knows, and aborted transactions in its log.
+func TestBoundsOfTransactionsAreFlags(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "--transaction-max-partitions=2", "--partition-max-producers=3", "--partition-max-aborted-transactions=5")
+	if _, err := s.admin().CreateTopic(t.Context(), 3, 1, nil, "t"); err != nil {
+		t.Fatal(err)
+	}
+	begin := func(id string, partitions ...int32) (*kgo.Client, error) {
+		cl := transactional(t, s, id)
+		if err := cl.BeginTransaction(); err != nil {
+			t.Fatal(err)
+		}
+		var records []*kgo.Record
+		for _, p := range partitions {
+			records = append(records, &kgo.Record{Topic: "t", Partition: p, Value: []byte(id)})
+		}
+		return cl, cl.ProduceSync(t.Context(), records...).FirstErr()
+	}
+	abort := func(cl *kgo.Client) {
+		t.Helper()
+		if err := cl.EndTransaction(t.Context(), kgo.TryAbort); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := begin("wide", 0, 1, 2); !errors.Is(err, kerr.PolicyViolation) {
+		t.Errorf("a transaction of three partitions: %v, want %v", err, kerr.PolicyViolation)
+	}
+	if _, err := begin("narrow", 1, 2); err != nil {
+		t.Errorf("a transaction of two partitions: %v", err)
+	}
+	var open []*kgo.Client
+	for i := range 3 {
+		cl, err := begin(fmt.Sprint("producer-", i), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, cl)
+	}
+	if _, err := begin("fourth", 0); !errors.Is(err, kerr.PolicyViolation) {
+		t.Errorf("a transaction beside three in the same partition: %v, want %v", err, kerr.PolicyViolation)
+	}
+	for _, cl := range open {
+		abort(cl)
+	}
+	for i := range 2 {
+		eventually(t, time.Minute, "another transaction, once the markers of three are there", func() error {
+			cl, err := begin(fmt.Sprint("another-", i), 0)
+			if err == nil {
+				abort(cl)
+			}
+			return err
+		})
+	}
+	if _, err := begin("sixth", 0); !errors.Is(err, kerr.PolicyViolation) {
+		t.Errorf("a transaction where five were aborted: %v, want %v", err, kerr.PolicyViolation)
 	}
 }
 

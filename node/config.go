@@ -99,6 +99,7 @@ type Config struct {
 	ProducerIDExpiration      time.Duration
 	MaxTransactionPartitions  int
 	MaxProducers              int
+	MaxAborted                int
 
 	CleanInterval time.Duration
 	DeleteGrace   time.Duration
@@ -167,7 +168,7 @@ func (c *Config) Fields() []Field {
 		CompactionObjects: 500, CompactionRate: 32 << 20, CompactionSplit: 8 << 20, ForceSplit: 2 * time.Hour, MinorBytes: 8 << 20, MajorBytes: 10 << 30,
 		CleanupInterval: time.Minute, CleanupBytes: 512 << 20, RetentionInterval: 30 * time.Second, CleanerInterval: 15 * time.Second, MetadataSnapshotInterval: 10 * time.Second, CleanerDedupe: 64 << 20, CleanInterval: time.Minute,
 		DeleteGrace: 10 * time.Minute, SweepInterval: 24 * time.Hour, SweepGrace: 6 * time.Hour,
-		TransactionMaxTimeout: 15 * time.Minute, TransactionalIDExpiration: 7 * 24 * time.Hour, TransactionalIDsMemory: 256 << 20, ProducerIDExpiration: 24 * time.Hour, MaxTransactionPartitions: 10_000, MaxProducers: 10_000,
+		TransactionMaxTimeout: 15 * time.Minute, TransactionalIDExpiration: 7 * 24 * time.Hour, TransactionalIDsMemory: 256 << 20, ProducerIDExpiration: 24 * time.Hour, MaxTransactionPartitions: 10_000, MaxProducers: 10_000, MaxAborted: 1_000_000,
 		AutoCreateTopics: true, AutoCreateMax: 100, DefaultPartitions: 1, MaxRequestBytes: 100 << 20, MaxDecompressed: 128 << 20, MaxRequestMemory: 256 << 20, MaxAnswerMemory: 256 << 20, MaxInFlight: 128, IdleTimeout: 10 * time.Minute, StallTimeout: 30 * time.Second,
 		MaxConnections: 10_000, MaxSessionPartitions: 200_000,
 		Groups: group.Config{
@@ -253,6 +254,7 @@ func (c *Config) Fields() []Field {
 		{"producer-id-expiration", &c.ProducerIDExpiration, "how long a partition knows a producer that appends nothing to it (Kafka's producer.id.expiration.ms)"},
 		{"transaction-max-partitions", &c.MaxTransactionPartitions, "most partitions of a transaction"},
 		{"partition-max-producers", &c.MaxProducers, "most producers with an id that a partition knows; beyond it a tenth is forgotten, of those without a transaction that were not seen for longest"},
+		{"partition-max-aborted-transactions", &c.MaxAborted, "most transactions of a partition that are open, or were aborted and have records in its log; beyond it none begins"},
 		{"clean-interval", &c.CleanInterval, "how often objects that hold nothing any more are looked for, and deleted"},
 		{"delete-grace", &c.DeleteGrace, "how long an object that holds nothing any more is kept for readers that know it"},
 		{"orphan-sweep-interval", &c.SweepInterval, "how often one node looks for objects in the store that the metadata does not know, and deletes them; never if negative"},
@@ -409,6 +411,7 @@ func (c *Config) bounds() error {
 		within("producer-id-expiration", c.ProducerIDExpiration, tick, long),
 		within("transaction-max-partitions", c.MaxTransactionPartitions, 1, 1_000_000),
 		within("partition-max-producers", c.MaxProducers, 1, 1_000_000),
+		within("partition-max-aborted-transactions", c.MaxAborted, 1, 10_000_000),
 		within("clean-interval", c.CleanInterval, tick, long),
 		// Longer than the pause before a commit is repeated; see Config.DeleteGrace of package streamstore.
 		within("delete-grace", c.DeleteGrace, 10*time.Second, long),

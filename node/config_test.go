@@ -31,6 +31,7 @@ func TestSettingsThatCannotWorkAreRefused(t *testing.T) {
 		"catalog-uri: it cannot be read, or has":         func(c *Config) { c.CatalogURI = "http://u:hush@c" },
 		"transaction-max-partitions 0: want":             func(c *Config) { c.MaxTransactionPartitions = 0 },
 		"partition-max-producers 0: want":                func(c *Config) { c.MaxProducers = 0 },
+		"partition-max-aborted-transactions 0: want":     func(c *Config) { c.MaxAborted = 0 },
 		"want User:NAME, separated by semicolons":        func(c *Config) { c.SuperUsers = "User:admin,User:eve" },
 		"wal-hedge-min":                                  func(c *Config) { c.WALHedgeMin = 0 },
 	} {

@@ -256,7 +256,7 @@ func (n *Node) openLog(ctx context.Context, bucket objectstore.Bucket, meta *met
 		return fmt.Errorf("topic-defaults: %w", err)
 	}
 	err = n.patient(ctx, "partitions", func() (err error) {
-		n.set, err = partition.OpenSet(ctx, partition.Config{CheckTable: n.checkTable, LetterTable: coordinator.LetterTable, Validator: validator, Defaults: defaults, RetentionInterval: n.cfg.RetentionInterval, CleanerInterval: n.cfg.CleanerInterval, CleanerDedupeBytes: n.cfg.CleanerDedupe, MaxDecompressedBytes: n.cfg.MaxDecompressed, ProducerExpiry: n.cfg.ProducerIDExpiration, MaxProducers: n.cfg.MaxProducers, Peers: n.peers}, n.store, meta, n.log)
+		n.set, err = partition.OpenSet(ctx, partition.Config{CheckTable: n.checkTable, LetterTable: coordinator.LetterTable, Validator: validator, Defaults: defaults, RetentionInterval: n.cfg.RetentionInterval, CleanerInterval: n.cfg.CleanerInterval, CleanerDedupeBytes: n.cfg.CleanerDedupe, MaxDecompressedBytes: n.cfg.MaxDecompressed, ProducerExpiry: n.cfg.ProducerIDExpiration, MaxProducers: n.cfg.MaxProducers, MaxAborted: n.cfg.MaxAborted, Peers: n.peers}, n.store, meta, n.log)
 		return err
 	})
 	if err != nil {

@@ -195,7 +195,7 @@ func (r *varints) aborted(s *state) {
 
 // DumpCheckpoint writes the fields of a checkpoint, one a line.
 func DumpCheckpoint(w io.Writer, data []byte) error {
-	s := newState(0)
+	s := newState(0, 0)
 	if err := parseCheckpoint(s, data); err != nil {
 		return err
 	}

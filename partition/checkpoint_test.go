@@ -19,7 +19,7 @@ import (
 
 // exampleState has something in every field of a checkpoint.
 func exampleState() *state {
-	s := newState(10)
+	s := newState(10, 1_000_000)
 	s.next, s.maxTimestamp, s.maxTimestampAt = 1234, 1_700_000_000_123, 1200
 	s.epochs = []epochStart{{0, 0}, {3, 700}}
 	s.sizes = sizeIndex{marks: []sizeMark{{0, 0}, {600, 70_000}}, total: 123_456, step: 65_536}
@@ -46,7 +46,7 @@ func transactionalState() *state {
 
 // Version 1 is read and shown as the fixture says, for ever.
 func TestFormatV1(t *testing.T) {
-	s := newState(10)
+	s := newState(10, 1_000_000)
 	checkFixture(t, "v1", s)
 	want := exampleState()
 	if d := cmp.Diff(want, s, stateOptions...); d != "" {
@@ -63,7 +63,7 @@ func cleanedState() *state {
 
 // Version 2 is read and shown as the fixture says, for ever.
 func TestFormatV2(t *testing.T) {
-	s := newState(10)
+	s := newState(10, 1_000_000)
 	checkFixture(t, "v2", s)
 	if d := cmp.Diff(transactionalState(), s, stateOptions...); d != "" {
 		t.Fatalf("want, got: %s", d)
@@ -72,7 +72,7 @@ func TestFormatV2(t *testing.T) {
 
 // Version 3 is read, written and shown as the fixture says, for ever.
 func TestFormatV3(t *testing.T) {
-	data := checkFixture(t, "v3", newState(10))
+	data := checkFixture(t, "v3", newState(10, 1_000_000))
 	if !bytes.Equal(appendCheckpoint(nil, cleanedState()), data) {
 		t.Error("the example is not written as in the fixture")
 	}
@@ -114,17 +114,17 @@ func TestCheckpointIsChecked(t *testing.T) {
 	for bit := range len(data) * 8 {
 		flipped := bytes.Clone(data)
 		flipped[bit/8] ^= 1 << (bit % 8)
-		if err := parseCheckpoint(newState(1), flipped); err == nil {
+		if err := parseCheckpoint(newState(1, 1_000_000), flipped); err == nil {
 			t.Fatalf("bit %d flipped and not noticed", bit)
 		}
 	}
 	for n := range data {
-		if err := parseCheckpoint(newState(1), data[:n]); err == nil {
+		if err := parseCheckpoint(newState(1, 1_000_000), data[:n]); err == nil {
 			t.Fatalf("cut to %d bytes and not noticed", n)
 		}
 	}
 	data[4] = 4
-	if err := parseCheckpoint(newState(1), data); !errors.Is(err, errCheckpointVersion) {
+	if err := parseCheckpoint(newState(1, 1_000_000), data); !errors.Is(err, errCheckpointVersion) {
 		t.Fatalf("version 4: %v, want errCheckpointVersion", err)
 	}
 }
@@ -132,17 +132,17 @@ func TestCheckpointIsChecked(t *testing.T) {
 func FuzzCheckpoint(f *testing.F) {
 	f.Add(appendCheckpoint(nil, exampleState()))
 	f.Add(appendCheckpoint(nil, cleanedState()))
-	f.Add(appendCheckpoint(nil, newState(1)))
+	f.Add(appendCheckpoint(nil, newState(1, 1_000_000)))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if len(data) > 9 { // let the content through to the parser
 			data = append(bytes.Clone(data[:len(data)-4]), 0, 0, 0, 0)
 			data = append(data[:len(data)-4], sum(data[:len(data)-4])...)
 		}
-		s := newState(1)
+		s := newState(1, 1_000_000)
 		if parseCheckpoint(s, data) != nil {
 			return
 		}
-		again := newState(1)
+		again := newState(1, 1_000_000)
 		if err := parseCheckpoint(again, appendCheckpoint(nil, s)); err != nil {
 			t.Fatal(err)
 		}
@@ -164,7 +164,7 @@ func TestCheckpointAheadOfLog(t *testing.T) {
 	if err := p.checkpoint(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	ahead := newState(10)
+	ahead := newState(10, 1_000_000)
 	ahead.next = 2
 	ahead.producers[4] = &producer{coordinator: -1, begun: -1, ended: -1, batches: []producedBatch{{first: 0, last: 0, base: 0, appendTime: -1}, {first: 1, last: 1, base: 1, appendTime: -1}}}
 	done := make(chan error, 1)
@@ -228,7 +228,7 @@ func TestCheckpointsByBytes(t *testing.T) {
 
 // Producers that are silent for a day are forgotten, and never more than the bound are known.
 func TestProducersAreBounded(t *testing.T) {
-	s := newState(100)
+	s := newState(100, 1_000_000)
 	for id := range int64(1000) {
 		data := produced{producer: id + 1, values: []string{"v"}}.bytes(t)
 		if err := s.apply(data, id); err != nil {

@@ -190,7 +190,7 @@ func (p *Partition) readCheckpoint(ctx context.Context) (*state, error) {
 			return nil, streamError(err)
 		}
 		for _, b := range batches {
-			s := newState(p.set.cfg.MaxProducers)
+			s := newState(p.set.cfg.MaxProducers, p.set.cfg.MaxAborted)
 			if err := parseCheckpoint(s, b.Payload); err != nil {
 				return nil, fmt.Errorf("meta stream %d at offset %d: %w", p.meta.ID(), at, err)
 			}
@@ -204,7 +204,7 @@ func (p *Partition) readCheckpoint(ctx context.Context) (*state, error) {
 			return s, nil
 		}
 	}
-	return newState(p.set.cfg.MaxProducers), nil
+	return newState(p.set.cfg.MaxProducers, p.set.cfg.MaxAborted), nil
 }
 
 // checkpoint makes what is known of the log up to now durable in the meta stream, first

@@ -128,7 +128,7 @@ func TestNotify(t *testing.T) {
 
 // Leader epochs end where the next begins, and trimmed ones are forgotten.
 func TestEndOffsetForLeaderEpoch(t *testing.T) {
-	s := newState(1)
+	s := newState(1, 1_000_000)
 	for _, e := range []epochStart{{0, 0}, {2, 10}, {3, 10}, {5, 20}} {
 		s.startEpoch(e.epoch, e.start)
 	}

@@ -29,6 +29,9 @@ type Config struct {
 	// MaxProducers bounds the idempotent producers known per partition; the ones not seen
 	// for the longest time go first. 10,000 if zero.
 	MaxProducers int
+	// MaxAborted bounds the transactions of a partition that are open, or were aborted and have records that its log still
+	// holds: none begins beyond it. 1,000,000 if zero.
+	MaxAborted int
 	// ProducerExpiry is how long a producer that appends nothing is known. 24 h if zero.
 	ProducerExpiry time.Duration
 	// RetentionInterval is how often retention is applied. 30 s if zero, never if negative.
@@ -71,6 +74,7 @@ func (c *Config) setDefaults() {
 	setDefault(&c.CheckpointBytes, 4<<20)
 	setDefault(&c.RecoverParallel, 64)
 	setDefault(&c.MaxProducers, 10_000)
+	setDefault(&c.MaxAborted, 1_000_000)
 	setDefault(&c.ProducerExpiry, 24*time.Hour)
 	setDefault(&c.RetentionInterval, 30*time.Second)
 	setDefault(&c.CleanerInterval, 15*time.Second)
@@ -93,7 +97,7 @@ func (c *Config) validate() error {
 		name  string
 		value int64
 	}{
-		{"CheckpointBytes", c.CheckpointBytes}, {"RecoverParallel", int64(c.RecoverParallel)}, {"MaxProducers", int64(c.MaxProducers)},
+		{"CheckpointBytes", c.CheckpointBytes}, {"RecoverParallel", int64(c.RecoverParallel)}, {"MaxProducers", int64(c.MaxProducers)}, {"MaxAborted", int64(c.MaxAborted)},
 		{"CleanerDedupeBytes", c.CleanerDedupeBytes},
 		{"ProducerExpiry", int64(c.ProducerExpiry)}, {"MaxPartitions", int64(c.MaxPartitions)},
 		{"MaxDecompressedBytes", int64(c.MaxDecompressedBytes)}, {"Readers", int64(c.Readers)},
@@ -295,7 +299,7 @@ func (s *Set) recoverOne(ctx context.Context, p *Partition) error {
 			errors.Is(err, ErrDamaged) && attempt == damagedAttempts:
 			s.log.Error("partition is not served: find out what its log lacks with tabletopic object check --deep", "topic", p.topic, "partition", p.index, "err", err)
 			err = fmt.Errorf("%w: %w", ErrDamaged, err)
-			p.state = newState(s.cfg.MaxProducers)
+			p.state = newState(s.cfg.MaxProducers, s.cfg.MaxAborted)
 			p.close(err)
 			return nil
 		case attempt == recoverAttempts, errors.Is(err, ErrNotLeader):

@@ -34,6 +34,7 @@ type state struct {
 	cleaned        int64 // the last pass of the cleaner went over what is below
 
 	maxProducers int
+	maxAborted   int
 	reader       record.Reader // for dead letters and markers
 }
 
@@ -71,9 +72,9 @@ type letterSource struct {
 	partition int32
 }
 
-func newState(maxProducers int) *state {
+func newState(maxProducers, maxAborted int) *state {
 	return &state{maxTimestamp: -1, maxTimestampAt: -1, producers: map[int64]*producer{},
-		letters: map[letterSource]int64{}, maxProducers: maxProducers}
+		letters: map[letterSource]int64{}, maxProducers: maxProducers, maxAborted: maxAborted}
 }
 
 // check tells whether b may be appended next. It returns the first attempt if b repeats

@@ -36,9 +36,6 @@ type decided struct {
 	first, last int64
 }
 
-// maxAborted bounds the aborted transactions of a partition that its log still holds.
-const maxAborted = 1_000_000
-
 // A Verification, other than the zero value, lets a batch begin a transaction. It comes from before the coordinator was asked
 // whether the partition takes part: a marker that came since then refuses the batch, which would
 // else open a transaction that nobody ends.
@@ -87,9 +84,9 @@ func (s *state) checkBegin(producer int64, v Verification) error {
 }
 
 func (s *state) roomForTransaction() error {
-	if len(s.open) >= s.maxProducers || len(s.aborted)+len(s.open) >= maxAborted {
+	if len(s.open) >= s.maxProducers || len(s.aborted)+len(s.open) >= s.maxAborted {
 		return fmt.Errorf("%w: %d are open, at most %d may be, and %d aborted ones are in the log, at most %d may be: retention.ms and DeleteRecords remove them with their records",
-			ErrTooManyTransactions, len(s.open), s.maxProducers, len(s.aborted), maxAborted)
+			ErrTooManyTransactions, len(s.open), s.maxProducers, len(s.aborted), s.maxAborted)
 	}
 	return nil
 }

@@ -298,3 +298,39 @@ func TestOpenTransactionsAreKept(t *testing.T) {
 		t.Fatalf("last stable offset %d, want 1", o.LastStable)
 	}
 }
+
+// Aborted transactions whose records the log holds have a bound, with those that are open: none begins beyond it, after a
+// restart either, until their records are deleted.
+func TestAbortedTransactionsAreBounded(t *testing.T) {
+	c := newCluster(t)
+	c.cfg.MaxAborted = 3
+	n := c.start()
+	p := n.create(t, "t", 1, nil)
+	for id := range int64(2) {
+		inTransaction(t, p, produced{producer: id + 1, values: []string{"v"}})
+		appendMarker(t, p, record.Marker{ProducerID: id + 1}, false)
+	}
+	inTransaction(t, p, produced{producer: 3, values: []string{"v"}})
+	begin := func(id int64) error {
+		v, _ := p.Verification(id, 0)
+		return p.AppendTransactional(context.Background(), produced{producer: id, values: []string{"v"}, attr: transactional}.bytes(t), v, func(AppendResult, error) {})
+	}
+	if err := begin(4); !errors.Is(err, ErrTooManyTransactions) {
+		t.Errorf("one transaction more: %v, want %v", err, ErrTooManyTransactions)
+	}
+	inTransaction(t, p, produced{producer: 3, sequence: 1, values: []string{"the one that is open goes on"}})
+	appendMarker(t, p, record.Marker{ProducerID: 3, Commit: true}, false)
+	inTransaction(t, p, produced{producer: 4, values: []string{"in the place of one that was committed"}})
+	appendMarker(t, p, record.Marker{ProducerID: 4}, false)
+	n.stop()
+	p = c.start().partition(t, "t", 0)
+	if err := begin(5); !errors.Is(err, ErrTooManyTransactions) {
+		t.Errorf("one transaction more after a restart: %v, want %v", err, ErrTooManyTransactions)
+	}
+	if _, err := p.DeleteRecords(t.Context(), p.Offsets().HighWatermark); err != nil {
+		t.Fatal(err)
+	}
+	if err := begin(5); err != nil {
+		t.Errorf("after the records of all others are deleted: %v", err)
+	}
+}
