@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 
@@ -89,9 +90,9 @@ func (b *Broker) alterConfig(ctx context.Context, r *request, typ kmsg.ConfigRes
 		_, err = b.set.CheckConfig(name, c.config)
 		return b.topicError(err)
 	}
-	_, err = b.set.AlterConfig(ctx, name, c.set, c.remove)
+	_, err = b.set.AlterConfig(ctx, name, c.set, c.removed())
 	if err == nil {
-		b.log.Info("topic configuration changed", "topic", name, "set", c.set, "removed", c.remove)
+		b.log.Info("topic configuration changed", "topic", name, "set", c.set, "removed", c.removed())
 	}
 	return b.topicError(err)
 }
@@ -112,11 +113,11 @@ func onlyThrottles(set map[string]string) bool {
 type configChange struct {
 	config map[string]string // the whole result
 	set    map[string]string
-	remove []string
+	remove map[string]bool
 }
 
 func newConfigChange(t metadata.Topic) *configChange {
-	c := &configChange{config: make(map[string]string, len(t.Config)), set: map[string]string{}}
+	c := &configChange{config: make(map[string]string, len(t.Config)), set: map[string]string{}, remove: map[string]bool{}}
 	for k, v := range t.Config {
 		c.config[k] = v
 	}
@@ -125,16 +126,17 @@ func newConfigChange(t metadata.Topic) *configChange {
 
 func (c *configChange) put(name, value string) {
 	c.config[name], c.set[name] = value, value
-	c.remove = slices.DeleteFunc(c.remove, func(s string) bool { return s == name })
+	delete(c.remove, name)
 }
 
 func (c *configChange) delete(name string) {
 	delete(c.config, name)
 	delete(c.set, name)
-	if !slices.Contains(c.remove, name) {
-		c.remove = append(c.remove, name)
-	}
+	c.remove[name] = true
 }
+
+// removed are the keys that go back to their defaults, in order.
+func (c *configChange) removed() []string { return slices.Sorted(maps.Keys(c.remove)) }
 
 func incrementalChange(t metadata.Topic, ops []kmsg.IncrementalAlterConfigsRequestResourceConfig) (*configChange, error) {
 	change := newConfigChange(t)

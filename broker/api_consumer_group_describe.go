@@ -9,7 +9,7 @@ import (
 
 func handleConsumerGroupDescribe(ctx context.Context, b *Broker, r *request, req *kmsg.ConsumerGroupDescribeRequest) kmsg.Response {
 	resp := kmsg.NewPtrConsumerGroupDescribeResponse()
-	for _, name := range req.Groups {
+	for _, name := range once(req.Groups, itself) {
 		var g kmsg.ConsumerGroupDescribeResponseGroup
 		err := error(kerr.GroupAuthorizationFailed)
 		if r.may(opDescribe, onGroup, name) {

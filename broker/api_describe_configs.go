@@ -14,7 +14,11 @@ import (
 
 func handleDescribeConfigs(ctx context.Context, b *Broker, r *request, req *kmsg.DescribeConfigsRequest) kmsg.Response {
 	resp := kmsg.NewPtrDescribeConfigsResponse()
-	for _, res := range req.Resources {
+	type resource struct {
+		typ  kmsg.ConfigResourceType
+		name string
+	}
+	for _, res := range once(req.Resources, func(r kmsg.DescribeConfigsRequestResource) resource { return resource{r.ResourceType, r.ResourceName} }) {
 		rr := kmsg.NewDescribeConfigsResponseResource()
 		rr.ResourceType, rr.ResourceName = res.ResourceType, res.ResourceName
 		configs, err := b.describe(ctx, r, res)

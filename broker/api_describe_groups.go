@@ -9,7 +9,7 @@ import (
 
 func handleDescribeGroups(ctx context.Context, b *Broker, r *request, req *kmsg.DescribeGroupsRequest) kmsg.Response {
 	resp := kmsg.NewPtrDescribeGroupsResponse()
-	for _, name := range req.Groups {
+	for _, name := range once(req.Groups, itself) {
 		var g kmsg.DescribeGroupsResponseGroup
 		err := error(kerr.GroupAuthorizationFailed)
 		if r.may(opDescribe, onGroup, name) {

@@ -12,11 +12,15 @@ import (
 // handleDescribeProducers lists what partitions know of their producers (KIP-664).
 func handleDescribeProducers(_ context.Context, b *Broker, r *request, req *kmsg.DescribeProducersRequest) kmsg.Response {
 	resp := kmsg.NewPtrDescribeProducersResponse()
+	seen := map[askedPartition]bool{}
 	for _, t := range req.Topics {
 		rt := kmsg.NewDescribeProducersResponseTopic()
 		rt.Topic = t.Topic
 		allowed := r.may(opRead, onTopic, t.Topic)
 		for _, index := range t.Partitions {
+			if again(seen, askedPartition{topic: t.Topic, index: index}) {
+				continue
+			}
 			rp := kmsg.NewDescribeProducersResponseTopicPartition()
 			rp.Partition = index
 			var p *partition.Partition

@@ -2,7 +2,6 @@ package broker
 
 import (
 	"context"
-	"slices"
 
 	"github.com/google/uuid"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -13,7 +12,7 @@ import (
 
 func handleDescribeShareGroupOffsets(ctx context.Context, b *Broker, r *request, req *kmsg.DescribeShareGroupOffsetsRequest) kmsg.Response {
 	resp := kmsg.NewPtrDescribeShareGroupOffsetsResponse()
-	for _, g := range req.Groups {
+	for _, g := range once(req.Groups, func(g kmsg.DescribeShareGroupOffsetsRequestGroup) string { return g.GroupID }) {
 		rg := kmsg.NewDescribeShareGroupOffsetsResponseGroup()
 		rg.GroupID = g.GroupID
 		err := error(kerr.GroupAuthorizationFailed)
@@ -56,20 +55,23 @@ func (b *Broker) allShareOffsets(r *request, offsets map[uuid.UUID][]group.Share
 func (b *Broker) shareOffsets(r *request, topic string, partitions []int32, offsets map[uuid.UUID][]group.ShareOffset) kmsg.DescribeShareGroupOffsetsResponseGroupTopic {
 	rt := kmsg.NewDescribeShareGroupOffsetsResponseGroupTopic()
 	rt.Topic = topic
-	t, known := b.set.Topic(topic)
+	t, exists := b.set.Topic(topic)
 	err := error(kerr.TopicAuthorizationFailed)
 	if r.may(opDescribe, onTopic, topic) {
 		err, rt.TopicID = nil, t.ID
-		if !known {
+		if !exists {
 			err = kerr.UnknownTopicOrPartition
 		}
+	}
+	known := map[int32]group.ShareOffset{}
+	for _, o := range offsets[t.ID] {
+		known[o.Partition] = o
 	}
 	for _, index := range partitions {
 		rp := kmsg.NewDescribeShareGroupOffsetsResponseGroupTopicPartition()
 		rp.Partition, rp.StartOffset, rp.Lag = index, -1, -1
 		rp.ErrorCode, rp.ErrorMessage = codeAndText(err)
-		if i := slices.IndexFunc(offsets[t.ID], func(o group.ShareOffset) bool { return o.Partition == index }); err == nil && i >= 0 {
-			o := offsets[t.ID][i]
+		if o, ok := known[index]; err == nil && ok {
 			rp.StartOffset, rp.LeaderEpoch = o.Start, o.LeaderEpoch
 			if p, err := b.set.Partition(topic, index); err == nil && o.Start >= 0 {
 				rp.Lag = max(p.Offsets().HighWatermark-o.Start-o.Done, 0)

@@ -11,7 +11,7 @@ import (
 // handleDescribeTransactions describes the transactional ids that this node coordinates (KIP-664).
 func handleDescribeTransactions(ctx context.Context, b *Broker, r *request, req *kmsg.DescribeTransactionsRequest) kmsg.Response {
 	resp := kmsg.NewPtrDescribeTransactionsResponse()
-	for _, id := range req.TransactionalIDs {
+	for _, id := range once(req.TransactionalIDs, itself) {
 		var d kmsg.DescribeTransactionsResponseTransactionState
 		var err error = kerr.TransactionalIDAuthorizationFailed
 		if r.may(opDescribe, onTxn, id) {

@@ -35,7 +35,9 @@ func handleMetadata(ctx context.Context, b *Broker, r *request, req *kmsg.Metada
 		}
 	}
 	look := topicLook{r: r, create: !b.cfg.NoAutoCreate && (r.version < 4 || req.AllowAutoTopicCreation), room: b.cfg.MaxAutoCreate}
-	for _, t := range req.Topics {
+	for _, t := range once(req.Topics, func(t kmsg.MetadataRequestTopic) askedTopic {
+		return askedTopic{t.TopicID, t.Topic == nil, deref(t.Topic)}
+	}) {
 		resp.Topics = append(resp.Topics, b.metadataOf(ctx, &look, t))
 	}
 	if req.IncludeTopicAuthorizedOperations {
@@ -46,6 +48,13 @@ func handleMetadata(ctx context.Context, b *Broker, r *request, req *kmsg.Metada
 		}
 	}
 	return resp
+}
+
+// askedTopic is a topic as a request names it.
+type askedTopic struct {
+	id   [16]byte
+	null bool // instead of a name
+	name string
 }
 
 // A topicLook looks up the topics that a request names. However many they are, metadata is asked once
@@ -157,4 +166,11 @@ func (b *Broker) metadataTopic(t metadata.Topic) kmsg.MetadataResponseTopic {
 		m.Partitions[i] = mp
 	}
 	return m
+}
+
+func deref(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
 }

@@ -12,7 +12,7 @@ import (
 func handleOffsetFetch(ctx context.Context, b *Broker, r *request, req *kmsg.OffsetFetchRequest) kmsg.Response {
 	resp := kmsg.NewPtrOffsetFetchResponse()
 	if r.version >= 8 {
-		for _, g := range req.Groups {
+		for _, g := range once(req.Groups, func(g kmsg.OffsetFetchRequestGroup) string { return g.Group }) {
 			resp.Groups = append(resp.Groups, b.fetchOffsets(ctx, r, g, req.RequireStable))
 		}
 		return resp
@@ -49,6 +49,11 @@ func (b *Broker) fetchOffsets(ctx context.Context, r *request, g kmsg.OffsetFetc
 	}
 	if !r.may(opDescribe, onGroup, g.Group) {
 		return refused(kerr.GroupAuthorizationFailed.Code)
+	}
+	seen := map[askedPartition]bool{}
+	for i := range g.Topics {
+		t := &g.Topics[i]
+		t.Partitions = slices.DeleteFunc(t.Partitions, func(p int32) bool { return again(seen, askedPartition{t.Topic, t.TopicID, p}) })
 	}
 	allowed := g.Topics
 	var denied []kmsg.OffsetFetchResponseGroupTopic

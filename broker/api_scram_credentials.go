@@ -20,30 +20,26 @@ func handleDescribeUserSCRAMCredentials(_ context.Context, b *Broker, r *request
 		return resp
 	}
 	var names []string
+	times := map[string]int{}
 	for _, u := range req.Users {
-		names = append(names, u.Name)
+		if times[u.Name]++; times[u.Name] == 1 {
+			names = append(names, u.Name)
+		}
 	}
-	all := b.access.Users()
-	if len(names) == 0 {
-		for _, c := range all {
+	infos := map[string][]kmsg.DescribeUserSCRAMCredentialsResponseResultCredentialInfo{}
+	for _, c := range b.access.Users() {
+		if len(req.Users) == 0 && infos[c.User] == nil {
 			names = append(names, c.User)
 		}
-		names = slices.Compact(names)
+		info := kmsg.NewDescribeUserSCRAMCredentialsResponseResultCredentialInfo()
+		info.Mechanism, info.Iterations = c.Mechanism, int32(c.Iterations)
+		infos[c.User] = append(infos[c.User], info)
 	}
-	for i, name := range names {
+	for _, name := range names {
 		result := kmsg.NewDescribeUserSCRAMCredentialsResponseResult()
-		result.User = name
-		for _, c := range all {
-			if c.User == name {
-				info := kmsg.NewDescribeUserSCRAMCredentialsResponseResultCredentialInfo()
-				info.Mechanism, info.Iterations = c.Mechanism, int32(c.Iterations)
-				result.CredentialInfos = append(result.CredentialInfos, info)
-			}
-		}
+		result.User, result.CredentialInfos = name, infos[name]
 		switch {
-		case slices.Contains(names[:i], name):
-			continue
-		case slices.Contains(names[i+1:], name):
+		case times[name] > 1:
 			result.CredentialInfos = nil
 			result.ErrorCode, result.ErrorMessage = codeAndText(refuse(kerr.DuplicateResource, "user %q is in the request twice", name))
 		case len(result.CredentialInfos) == 0:

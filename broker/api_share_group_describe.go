@@ -9,7 +9,7 @@ import (
 
 func handleShareGroupDescribe(ctx context.Context, b *Broker, r *request, req *kmsg.ShareGroupDescribeRequest) kmsg.Response {
 	resp := kmsg.NewPtrShareGroupDescribeResponse()
-	for _, name := range req.GroupIDs {
+	for _, name := range once(req.GroupIDs, itself) {
 		var g kmsg.ShareGroupDescribeResponseGroup
 		err := error(kerr.GroupAuthorizationFailed)
 		if r.may(opDescribe, onGroup, name) {

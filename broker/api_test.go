@@ -475,10 +475,3 @@ func TestNodesSayWhereTheyStand(t *testing.T) {
 		}
 	}
 }
-
-func deref(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
-}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"reflect"
@@ -429,6 +430,45 @@ func TestStrangersTakeNoMemoryOfOthers(t *testing.T) {
 	}
 	if w := b.dial(t); ask(t, w, security.Plain, "\x00alice\x00alice's password").ErrorCode != 0 {
 		t.Error("nobody can log in afterwards")
+	}
+}
+
+// A request that is larger than a login needs is cut off where its client has not logged in, as soon as its length is there; who has
+// logged in may send it.
+func TestLargeRequestsBeforeALogin(t *testing.T) {
+	b := startSecured(t, Config{}, security.Config{})
+	handshake := &kmsg.SASLHandshakeRequest{Version: 1, Mechanism: security.Plain}
+	token := func(n int) []byte {
+		return kmsg.NewRequestFormatter().AppendRequest(nil, &kmsg.SASLAuthenticateRequest{Version: 2, SASLAuthBytes: make([]byte, n)}, 7)
+	}
+	w := b.dial(t)
+	w.ask(handshake)
+	if _, err := w.Write(token(maxAuthBytes)[:4]); err != nil { // its length
+		t.Fatal(err)
+	}
+	if raw, err := w.frame(); !errors.Is(err, io.EOF) {
+		t.Errorf("a token of more than %d bytes: an answer of %d bytes, %v, want the end of the connection", maxAuthBytes, len(raw), err)
+	}
+	w = b.dial(t)
+	w.ask(handshake)
+	if _, err := w.Write(token(maxAuthBytes - 100)); err != nil {
+		t.Fatal(err)
+	}
+	var refused kmsg.SASLAuthenticateResponse
+	refused.Version = 2
+	if raw, err := w.frame(); err != nil || refused.ReadFrom(raw[5:]) != nil || refused.ErrorCode != kerr.SaslAuthenticationFailed.Code {
+		t.Errorf("a token of nearly %d bytes: %v, %v", maxAuthBytes, kerr.ErrorForCode(refused.ErrorCode), err)
+	}
+	w = b.dial(t)
+	if got := ask(t, w, security.Plain, "\x00alice\x00alice's password"); got.ErrorCode != 0 {
+		t.Fatal(kerr.ErrorForCode(got.ErrorCode))
+	}
+	var topics []string
+	for range 10_000 {
+		topics = append(topics, "a-topic-that-is-not-there")
+	}
+	if got := w.ask(metadataRequest(topics...)).(*kmsg.MetadataResponse); len(got.Topics) != 1 || got.Topics[0].ErrorCode != kerr.TopicAuthorizationFailed.Code {
+		t.Errorf("a request of more than %d bytes after the login: %d topics", maxAuthBytes, len(got.Topics))
 	}
 }
 

@@ -3,6 +3,7 @@ package broker
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -196,5 +197,97 @@ func TestTextsLongerThanTheProtocolAllows(t *testing.T) {
 	beat := &kmsg.ConsumerGroupHeartbeatRequest{Version: 1, Group: strings.Repeat("g", maxText), MemberID: strings.Repeat("m", maxText), RebalanceTimeoutMillis: 1000, SubscribedTopicNames: []string{"t"}}
 	if got := b.dial(t).ask(beat).(*kmsg.ConsumerGroupHeartbeatResponse); got.ErrorCode != 0 {
 		t.Errorf("names of %d bytes: %v", maxText, kerr.ErrorForCode(got.ErrorCode))
+	}
+}
+
+// What a request names again and again is answered once: else a request of a few MiB has an answer of many GiB, which
+// nobody's memory holds.
+func TestWhatIsNamedAgainIsAnsweredOnce(t *testing.T) {
+	b := start(t, Config{})
+	topic := b.topic(t, "t", 1000)
+	w := b.dial(t)
+	x := b.transactional(t, topic, "id")
+	x.produce(12)
+	one := b.joinShare(t, "s", "one", topic)
+	commit := kmsg.NewPtrOffsetCommitRequest()
+	commit.Version, commit.Group, commit.Generation = 8, "g", -1
+	commit.Topics = []kmsg.OffsetCommitRequestTopic{{Topic: "t", Partitions: []kmsg.OffsetCommitRequestTopicPartition{{Offset: 5, Metadata: kmsg.StringPtr(strings.Repeat("m", 4000))}}}}
+	if got := w.ask(commit).(*kmsg.OffsetCommitResponse).Topics[0].Partitions[0].ErrorCode; got != 0 {
+		t.Fatal(kerr.ErrorForCode(got))
+	}
+	names := func(name string, n int) []string { return slices.Repeat([]string{name}, n) }
+	for name, naming := range map[string]func(n int) kmsg.Request{
+		"topics": func(n int) kmsg.Request {
+			return &kmsg.MetadataRequest{Version: 12, Topics: slices.Repeat([]kmsg.MetadataRequestTopic{{Topic: kmsg.StringPtr("t")}}, n)}
+		},
+		"ids of topics": func(n int) kmsg.Request {
+			return &kmsg.MetadataRequest{Version: 12, Topics: slices.Repeat([]kmsg.MetadataRequestTopic{{TopicID: topic.ID}}, n)}
+		},
+		"settings": func(n int) kmsg.Request {
+			return &kmsg.DescribeConfigsRequest{Version: 4, Resources: slices.Repeat([]kmsg.DescribeConfigsRequestResource{{ResourceType: kmsg.ConfigResourceTypeTopic, ResourceName: "t"}}, n)}
+		},
+		"groups":          func(n int) kmsg.Request { return &kmsg.DescribeGroupsRequest{Version: 5, Groups: names("g", n)} },
+		"consumer groups": func(n int) kmsg.Request { return &kmsg.ConsumerGroupDescribeRequest{Version: 1, Groups: names("g", n)} },
+		"share groups":    func(n int) kmsg.Request { return &kmsg.ShareGroupDescribeRequest{Version: 1, GroupIDs: names("s", n)} },
+		"offsets of a group": func(n int) kmsg.Request {
+			g := kmsg.NewOffsetFetchRequestGroup()
+			g.Group, g.Topics = "g", []kmsg.OffsetFetchRequestGroupTopic{{Topic: "t", Partitions: make([]int32, n)}}
+			return &kmsg.OffsetFetchRequest{Version: 8, Groups: []kmsg.OffsetFetchRequestGroup{g}}
+		},
+		"offsets of a group in an older version": func(n int) kmsg.Request {
+			return &kmsg.OffsetFetchRequest{Version: 7, Group: "g", Topics: []kmsg.OffsetFetchRequestTopic{{Topic: "t", Partitions: make([]int32, n)}}}
+		},
+		"all offsets of a group": func(n int) kmsg.Request {
+			g := kmsg.NewOffsetFetchRequestGroup()
+			g.Group = "g"
+			return &kmsg.OffsetFetchRequest{Version: 8, Groups: slices.Repeat([]kmsg.OffsetFetchRequestGroup{g}, n)}
+		},
+		"offsets of a share group": func(n int) kmsg.Request {
+			g := kmsg.NewDescribeShareGroupOffsetsRequestGroup()
+			g.GroupID = one.group
+			return &kmsg.DescribeShareGroupOffsetsRequest{Groups: slices.Repeat([]kmsg.DescribeShareGroupOffsetsRequestGroup{g}, n)}
+		},
+		"transactions": func(n int) kmsg.Request { return &kmsg.DescribeTransactionsRequest{TransactionalIDs: names("id", n)} },
+		"producers of a partition": func(n int) kmsg.Request {
+			return &kmsg.DescribeProducersRequest{Topics: []kmsg.DescribeProducersRequestTopic{{Topic: "t", Partitions: make([]int32, n)}}}
+		},
+		"partitions of a topic": func(n int) kmsg.Request {
+			return &kmsg.DescribeTopicPartitionsRequest{Topics: slices.Repeat([]kmsg.DescribeTopicPartitionsRequestTopic{{Topic: "t"}}, n)}
+		},
+	} {
+		var sizes [2]int
+		for i, n := range []int{1, 500} {
+			w.send(7, naming(n))
+			raw, err := w.frame()
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			sizes[i] = len(raw)
+		}
+		if sizes[1] != sizes[0] || sizes[0] < 20 {
+			t.Errorf("%s: an answer of %d bytes, and of %d where the request names the same 500 times", name, sizes[0], sizes[1])
+		}
+	}
+}
+
+// Where a request names a great many different things that do not exist, each has its answer, and none costs as much as all others
+// together.
+func TestManyNamesInARequest(t *testing.T) {
+	b := start(t, Config{})
+	b.topic(t, "t", 1)
+	w := b.dial(t)
+	const many = 100_000
+	users := kmsg.NewPtrDescribeUserSCRAMCredentialsRequest()
+	alter := kmsg.NewPtrIncrementalAlterConfigsRequest()
+	alter.Version, alter.Resources = 1, []kmsg.IncrementalAlterConfigsRequestResource{{ResourceType: kmsg.ConfigResourceTypeTopic, ResourceName: "t"}}
+	for i := range many {
+		users.Users = append(users.Users, kmsg.DescribeUserSCRAMCredentialsRequestUser{Name: fmt.Sprint("u", i)})
+		alter.Resources[0].Configs = append(alter.Resources[0].Configs, kmsg.IncrementalAlterConfigsRequestResourceConfig{Name: fmt.Sprint("c", i), Op: kmsg.IncrementalAlterConfigOpDelete})
+	}
+	if got := w.ask(users).(*kmsg.DescribeUserSCRAMCredentialsResponse).Results; len(got) != many || got[0].ErrorCode != kerr.ResourceNotFound.Code {
+		t.Errorf("%d users are answered, want %d", len(got), many)
+	}
+	if got := w.ask(alter).(*kmsg.IncrementalAlterConfigsResponse).Resources[0].ErrorCode; got != kerr.InvalidConfig.Code {
+		t.Errorf("settings that do not exist: %v", kerr.ErrorForCode(got))
 	}
 }

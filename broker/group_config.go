@@ -360,12 +360,12 @@ func (b *Broker) alterGroup(ctx context.Context, group string, validateOnly bool
 	if _, err := b.parseGroupConfig(c.config, false); err != nil || validateOnly {
 		return err
 	}
-	if err := b.meta.AlterGroupConfig(ctx, group, c.set, c.remove); err != nil {
+	if err := b.meta.AlterGroupConfig(ctx, group, c.set, c.removed()); err != nil {
 		return err
 	}
 	b.groupConfigs.mu.Lock()
 	b.groupConfigs.looked = time.Time{}
 	b.groupConfigs.mu.Unlock()
-	b.log.Info("group configuration changed", "group", group, "set", c.set, "removed", c.remove)
+	b.log.Info("group configuration changed", "group", group, "set", c.set, "removed", c.removed())
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -186,6 +187,30 @@ func (r *request) doneDecoding() {
 		r.conn.b.decMemory.Release(r.decoding)
 		r.decoding = 0
 	}
+}
+
+// once leaves out what a request names again: it is answered once. Else a request of a few MiB that names one topic, or one
+// group, again and again would be answered with many GiB.
+func once[T any, K comparable](list []T, key func(T) K) []T {
+	seen := make(map[K]bool, len(list))
+	return slices.DeleteFunc(list, func(v T) bool { return again(seen, key(v)) })
+}
+
+// again tells whether something is seen that was seen before.
+func again[K comparable](seen map[K]bool, k K) bool {
+	before := seen[k]
+	seen[k] = true
+	return before && !invariant.Off("named-once")
+}
+
+// itself is the key of names.
+func itself(name string) string { return name }
+
+// askedPartition is a partition that a request names.
+type askedPartition struct {
+	topic string
+	id    [16]byte // in place of the name, or zero
+	index int32
 }
 
 // reply encodes resp as the answer to r.
