@@ -68,11 +68,11 @@ func (b *Broker) listOffset(ctx context.Context, r *request, req *kmsg.ListOffse
 		resp.Offset, resp.Timestamp, err = p.MaxTimestamp(ctx)
 	case ts >= 0:
 		resp.Offset, resp.Timestamp, err = p.OffsetForTimestamp(ctx, ts)
-		if resp.Offset >= end { // found, but not visible at this isolation level
-			resp.Offset, resp.Timestamp = -1, -1
-		}
 	default: // one of a later Kafka, which a client can do without
 		return kerr.UnsupportedVersion
+	}
+	if tp.Timestamp != timestampLatest && resp.Offset >= end { // found, but not visible at this isolation level
+		resp.Offset, resp.Timestamp = -1, -1
 	}
 	return readError(err)
 }

@@ -160,6 +160,49 @@ func TestListOffsets(t *testing.T) {
 	}
 }
 
+// Who reads committed records is told of none behind the first transaction that is open, however it asks.
+func TestListOffsetsBehindOpenTransactions(t *testing.T) {
+	b := start(t, Config{})
+	topic := b.topic(t, "t", 1)
+	w := b.dial(t)
+	if p := w.ask(produceRequest(9, topic, 0, -1, testBatchOf(t, 2, func(r *kmsg.RecordBatch) { r.FirstTimestamp, r.MaxTimestamp = 1_000_000, 1_000_000 }, 10))).(*kmsg.ProduceResponse).Topics[0].Partitions[0]; p.ErrorCode != 0 {
+		t.Fatal(kerr.ErrorForCode(p.ErrorCode))
+	}
+	x := b.transactional(t, topic, "id")
+	x.produce(12) // at offset 2, now
+	list := func(ts int64, isolation int8) (offset int64) {
+		req := listOffsetsRequest("t", ts)
+		req.Version, req.IsolationLevel = 11, isolation
+		got := w.ask(req).(*kmsg.ListOffsetsResponse).Topics[0].Partitions[0]
+		if got.ErrorCode != 0 || (got.Offset < 0) != (got.Timestamp < 0) && ts != timestampLatest && ts != timestampEarliest {
+			t.Errorf("timestamp %d, isolation %d: %v, offset %d at %d", ts, isolation, kerr.ErrorForCode(got.ErrorCode), got.Offset, got.Timestamp)
+		}
+		return got.Offset
+	}
+	for _, tc := range []struct {
+		name                   string
+		ts                     int64
+		uncommitted, committed int64
+	}{
+		{"the end", timestampLatest, 3, 2},
+		{"the beginning", timestampEarliest, 0, 0},
+		{"the latest time", timestampMax, 2, -1},
+		{"a time before it", 1_000_000, 0, 0},
+		{"its time", 1_000_001, 2, -1},
+	} {
+		if u, c := list(tc.ts, 0), list(tc.ts, 1); u != tc.uncommitted || c != tc.committed {
+			t.Errorf("%s: offset %d, committed %d, want %d and %d", tc.name, u, c, tc.uncommitted, tc.committed)
+		}
+	}
+	if code := x.end(4, true, x.producer, x.epoch).ErrorCode; code != 0 {
+		t.Fatal(kerr.ErrorForCode(code))
+	}
+	eventually(t, "the end of the transaction", func() bool { return list(timestampLatest, 1) == 4 })
+	if got := list(timestampMax, 1); got != 3 {
+		t.Errorf("the latest time after the commit is at offset %d, want that of the marker, 3", got)
+	}
+}
+
 func TestDeleteRecords(t *testing.T) {
 	b := start(t, Config{})
 	topic := b.topic(t, "t", 1)
