@@ -71,7 +71,7 @@ func (b *Broker) listOffset(ctx context.Context, r *request, req *kmsg.ListOffse
 	default: // one of a later Kafka, which a client can do without
 		return kerr.UnsupportedVersion
 	}
-	if tp.Timestamp != timestampLatest && resp.Offset >= end { // found, but not visible at this isolation level
+	if (tp.Timestamp >= 0 || tp.Timestamp == timestampMax) && resp.Offset >= end { // found, but not visible at this isolation level
 		resp.Offset, resp.Timestamp = -1, -1
 	}
 	return readError(err)

@@ -165,6 +165,11 @@ func TestListOffsetsBehindOpenTransactions(t *testing.T) {
 	b := start(t, Config{})
 	topic := b.topic(t, "t", 1)
 	w := b.dial(t)
+	empty := listOffsetsRequest(b.topic(t, "empty", 1).Name, timestampEarliest)
+	empty.Version, empty.IsolationLevel = 11, 1
+	if got := w.ask(empty).(*kmsg.ListOffsetsResponse).Topics[0].Partitions[0].Offset; got != 0 {
+		t.Errorf("the beginning of an empty partition is offset %d", got)
+	}
 	if p := w.ask(produceRequest(9, topic, 0, -1, testBatchOf(t, 2, func(r *kmsg.RecordBatch) { r.FirstTimestamp, r.MaxTimestamp = 1_000_000, 1_000_000 }, 10))).(*kmsg.ProduceResponse).Topics[0].Partitions[0]; p.ErrorCode != 0 {
 		t.Fatal(kerr.ErrorForCode(p.ErrorCode))
 	}
