@@ -399,7 +399,7 @@ func TestManyProtocolsOfMembers(t *testing.T) {
 	for i := range 3 {
 		req := kmsg.NewPtrJoinGroupRequest()
 		req.Version, req.Group, req.ProtocolType, req.SessionTimeoutMillis, req.RebalanceTimeoutMillis = 3, "g", "consumer", 10_000, 10_000
-		for p := range 200_000 {
+		for p := range 50_000 {
 			req.Protocols = append(req.Protocols, kmsg.JoinGroupRequestProtocol{Name: fmt.Sprint(i, "-", p)})
 		}
 		req.Protocols = append(req.Protocols, kmsg.JoinGroupRequestProtocol{Name: "range"})
