@@ -26,7 +26,8 @@ const minProduceTimeout = time.Second
 type produce struct {
 	req      *request
 	acks     int16
-	deadline time.Time
+	timeout  time.Duration
+	deadline time.Time     // of what was appended last
 	done     chan struct{} // closed when nothing is left
 
 	mu       sync.Mutex
@@ -43,80 +44,109 @@ const unanswered = -128
 // acks=0 keeps its place in the order, to bound what is in flight, but is not answered:
 // an error closes the connection, as the protocol has it, so that the client looks for
 // the cause.
-func handleProduce(ctx context.Context, b *Broker, r *request) (*answer, error) {
-	req := kmsg.NewPtrProduceRequest()
-	if err := r.decode(ctx, req); err != nil {
+//
+// Of a large request, which comes partition by partition, those are appended that come: where the
+// connection ends in between, the client has no answer and sends all of it again, as after any lost connection.
+func handleProduce(_ context.Context, b *Broker, r *request) (*answer, error) {
+	body := newProduceBody(r)
+	head, err := body.head()
+	if err != nil {
 		return nil, err
 	}
-	p := newProduce(r, req)
+	p := newProduce(r, head)
 	appendCtx, cancel := context.WithDeadline(b.ctx, p.deadline)
-	defer cancel()
-	bytes := 0
-	refused := b.produceRefused(r, req)
-	verified := b.verifyProduce(appendCtx, r, req)
-	for i := range req.Topics {
-		t := &req.Topics[i]
-		name, err := "", refused
+	defer func() { cancel() }()
+	var verified *verification
+	if !body.partly() {
+		if verified, err = b.verifyProduce(appendCtx, r, head, *body); err != nil {
+			return nil, err
+		}
+	}
+	var (
+		bytes    int
+		refused  = b.produceRefused(r, head)
+		topic    string
+		topicErr error
+	)
+	err = body.each(func(t kmsg.ProduceRequestTopic) {
+		p.addTopic(t)
+		if topicErr = refused; topicErr == nil {
+			topic, topicErr = b.produceTopic(r, t)
+		}
+	}, func(index int32, records []byte) {
+		if body.partly() { // the client may have taken its time
+			cancel()
+			p.deadline = time.Now().Add(p.timeout)
+			appendCtx, cancel = context.WithDeadline(b.ctx, p.deadline)
+		}
+		bytes += len(records)
+		at := p.addPartition(index)
+		err := topicErr
 		if err == nil {
-			name, err = b.produceTopic(r, t)
+			err = b.append(appendCtx, r.version, topic, index, records, verified, func(res partition.AppendResult, err error) { p.set(at, res, err) })
 		}
-		for j := range t.Partitions {
-			tp := &t.Partitions[j]
-			bytes += len(tp.Records)
-			result := &p.resp.Topics[i].Partitions[j]
-			perr := err
-			if perr == nil {
-				perr = b.append(appendCtx, r.version, name, tp, verified, func(res partition.AppendResult, err error) {
-					p.set(result, res, err)
-				})
+		if err != nil {
+			if peer, epoch, ok := b.newLeader(appendCtx, r.conn.listener, topic, index, err); ok {
+				p.redirect(at, peer, epoch)
 			}
-			if perr != nil {
-				if at, epoch, ok := b.newLeader(appendCtx, r.conn.listener, name, tp.Partition, perr); ok {
-					p.redirect(result, at, epoch)
-				}
-				p.set(result, partition.AppendResult{}, perr)
-			}
+			p.set(at, partition.AppendResult{}, err)
 		}
+	})
+	r.waited += body.waited
+	b.m.produced.Add(float64(bytes))
+	if err != nil {
+		return nil, err
 	}
 	p.resp.ThrottleMillis = millis(r.silence(b.quotas.take(security.ProducerByteRate, r, float64(bytes)))) // nobody else has it before finish
 	p.finish()
-	b.m.produced.Add(float64(bytes))
 	return &answer{produce: p}, nil
 }
 
-func newProduce(r *request, req *kmsg.ProduceRequest) *produce {
+func newProduce(r *request, head produceHead) *produce {
 	resp := kmsg.NewPtrProduceResponse()
 	resp.SetVersion(r.version)
-	resp.Topics = make([]kmsg.ProduceResponseTopic, len(req.Topics))
-	left := 1
-	for i, t := range req.Topics {
-		resp.Topics[i].Topic, resp.Topics[i].TopicID = t.Topic, t.TopicID
-		resp.Topics[i].Partitions = make([]kmsg.ProduceResponseTopicPartition, len(t.Partitions))
-		left += len(t.Partitions)
-		for j := range t.Partitions {
-			result := &resp.Topics[i].Partitions[j]
-			result.Default()
-			result.Partition, result.ErrorCode = t.Partitions[j].Partition, unanswered
-			result.BaseOffset, result.LogStartOffset = -1, -1
-		}
-	}
-	timeout := max(time.Duration(req.TimeoutMillis)*time.Millisecond, minProduceTimeout)
-	return &produce{req: r, acks: req.Acks, deadline: r.start.Add(timeout), done: make(chan struct{}), resp: resp, left: left}
+	timeout := max(head.timeout, minProduceTimeout)
+	return &produce{req: r, acks: head.acks, timeout: timeout, deadline: r.start.Add(timeout), done: make(chan struct{}), resp: resp, left: 1}
+}
+
+// place is where the answer has the result of a partition.
+type place struct{ topic, partition int }
+
+func (p *produce) addTopic(t kmsg.ProduceRequestTopic) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.resp.Topics = append(p.resp.Topics, kmsg.ProduceResponseTopic{Topic: t.Topic, TopicID: t.TopicID})
+}
+
+// addPartition gives the next partition of the last topic its place.
+func (p *produce) addPartition(index int32) place {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := &p.resp.Topics[len(p.resp.Topics)-1]
+	result := kmsg.NewProduceResponseTopicPartition()
+	result.Partition, result.ErrorCode, result.BaseOffset, result.LogStartOffset = index, unanswered, -1, -1
+	t.Partitions = append(t.Partitions, result)
+	p.left++
+	return place{len(p.resp.Topics) - 1, len(t.Partitions) - 1}
+}
+
+func (p *produce) atLocked(at place) *kmsg.ProduceResponseTopicPartition {
+	return &p.resp.Topics[at.topic].Partitions[at.partition]
 }
 
 // produceRefused says what is wrong for all topics.
-func (b *Broker) produceRefused(r *request, req *kmsg.ProduceRequest) error {
+func (b *Broker) produceRefused(r *request, head produceHead) error {
 	switch {
-	case req.Acks < -1 || req.Acks > 1:
-		return refuse(kerr.InvalidRequiredAcks, "acks must be -1 (all), 0 or 1, not %d", req.Acks)
-	case req.TransactionID != nil && !r.may(opWrite, onTxn, *req.TransactionID):
+	case head.acks < -1 || head.acks > 1:
+		return refuse(kerr.InvalidRequiredAcks, "acks must be -1 (all), 0 or 1, not %d", head.acks)
+	case head.transactionalID != nil && !r.may(opWrite, onTxn, *head.transactionalID):
 		return kerr.TransactionalIDAuthorizationFailed
 	}
 	return nil
 }
 
 // produceTopic says which topic is written, or what is wrong for all of its partitions.
-func (b *Broker) produceTopic(r *request, t *kmsg.ProduceRequestTopic) (string, error) {
+func (b *Broker) produceTopic(r *request, t kmsg.ProduceRequestTopic) (string, error) {
 	if r.version >= 13 {
 		topic, ok := b.set.TopicByID(uuid.UUID(t.TopicID))
 		if !ok {
@@ -143,22 +173,22 @@ func (b *Broker) fromPeer(r *request) bool {
 	return b.cfg.PeerClientID != "" && r.clientID == b.cfg.PeerClientID && (!b.access.Enabled() || r.conn.session.client.Principal == security.Node)
 }
 
-func (b *Broker) append(ctx context.Context, version int16, topic string, tp *kmsg.ProduceRequestTopicPartition, verified *verification, done func(partition.AppendResult, error)) error {
-	p, err := b.set.Partition(topic, tp.Partition)
+func (b *Broker) append(ctx context.Context, version int16, topic string, index int32, records []byte, verified *verification, done func(partition.AppendResult, error)) error {
+	p, err := b.set.Partition(topic, index)
 	if err != nil {
 		return produceError(err)
 	}
-	if err := checkBatch(version, tp.Records); err != nil {
+	if err := checkBatch(version, records); err != nil {
 		return err
 	}
 	v, ok := verified.of(p)
 	if !ok {
-		return produceError(p.Append(ctx, tp.Records, done))
+		return produceError(p.Append(ctx, records, done))
 	}
 	if verified.err != nil {
 		return verified.err
 	}
-	return produceError(p.AppendTransactional(ctx, tp.Records, v, done))
+	return produceError(p.AppendTransactional(ctx, records, v, done))
 }
 
 // checkBatch checks what a client must not send and the partition would take from the
@@ -230,10 +260,11 @@ func produceError(err error) error {
 
 // set stores the result of one partition. It never blocks: partitions call it from
 // where they acknowledge.
-func (p *produce) set(result *kmsg.ProduceResponseTopicPartition, res partition.AppendResult, err error) {
+func (p *produce) set(at place, res partition.AppendResult, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.answered {
+		result := p.atLocked(at)
 		if err = produceError(err); err != nil {
 			result.ErrorCode, result.ErrorMessage = codeAndText(err)
 			result.ErrorRecords = errorRecords(err)
@@ -260,15 +291,16 @@ func errorRecords(err error) (all []kmsg.ProduceResponseTopicPartitionErrorRecor
 }
 
 // redirect adds to a result who leads the partition.
-func (p *produce) redirect(result *kmsg.ProduceResponseTopicPartition, at peer, epoch int32) {
+func (p *produce) redirect(at place, leader peer, epoch int32) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	result.CurrentLeader.LeaderID, result.CurrentLeader.LeaderEpoch = at.id, epoch
-	if slices.ContainsFunc(p.resp.Brokers, func(o kmsg.ProduceResponseBroker) bool { return o.NodeID == at.id }) {
+	result := p.atLocked(at)
+	result.CurrentLeader.LeaderID, result.CurrentLeader.LeaderEpoch = leader.id, epoch
+	if slices.ContainsFunc(p.resp.Brokers, func(o kmsg.ProduceResponseBroker) bool { return o.NodeID == leader.id }) {
 		return
 	}
 	broker := kmsg.NewProduceResponseBroker()
-	broker.NodeID, broker.Host, broker.Port, broker.Rack = at.id, at.host, at.port, at.rack
+	broker.NodeID, broker.Host, broker.Port, broker.Rack = leader.id, leader.host, leader.port, leader.rack
 	p.resp.Brokers = append(p.resp.Brokers, broker)
 }
 

@@ -63,6 +63,8 @@ type conn struct {
 // frame is the bytes of one request behind its length.
 type frame struct {
 	data     []byte
+	size     int64 // of the request
+	rest     int64 // of size, what is on the connection still, for the handler to read; see produceBody
 	memory   *semaphore.Weighted
 	reserved int64 // of memory
 	b        *Broker
@@ -156,11 +158,14 @@ func (c *conn) read() {
 		}
 		c.pending.Add(1)
 		c.unhandled.Add(1)
-		c.b.m.bytesIn.Add(float64(len(f.data) + 4))
+		c.b.m.bytesIn.Add(float64(f.size + 4))
 		select {
 		case c.frames <- f:
 		case <-c.handled:
 			f.release()
+			return
+		}
+		if f.rest > 0 && c.awaitHandled() != nil { // until then it is the handler that reads
 			return
 		}
 	}
@@ -197,35 +202,57 @@ func (c *conn) readFrame() (frame, error) {
 		return frame{}, fmt.Errorf("request of %d bytes (0x%x): the limit is %d, the least %d; is this a Kafka client, and does it use TLS just as the listener %s does?", size, head, most, least, c.listener.Name)
 	}
 	c.in.Discard(4)
-	if size > frameAlone {
-		if err := c.awaitHandled(); err != nil {
-			return frame{}, err
-		}
-	}
-	f := frame{b: c.b, memory: c.b.reqMemory}
+	f := frame{b: c.b, memory: c.b.reqMemory, size: size, rest: size}
 	if !c.authenticated.Load() && !invariant.Off("kafka-auth-memory") {
 		f.memory = c.b.authMemory
 	}
-	for have := int64(0); have < size; have = int64(len(f.data)) {
-		stage := min(size, max(frameStage, have*frameStageFactor))
-		room := stage
-		if of := frameRoom(size); stage == size && of <= most {
-			room = of
+	f.data, err = c.readOn(&f, nil, min(size, frameStage))
+	if err == nil && f.rest > 0 && !(size > streamed && c.streams(f.data)) {
+		if size > frameAlone {
+			err = c.awaitHandled()
 		}
-		if err := c.reserve(&f, size, room); err != nil {
-			f.release()
-			return frame{}, err
+		if err == nil {
+			f.data, err = c.readOn(&f, f.data, size)
 		}
-		data := c.b.frames.get(stage, room)
-		copy(data, f.data)
-		c.b.frames.put(f.data)
-		if n, err := c.readFull(data[have:], max(progressBytes, int(size/progressParts))); err != nil {
-			f.release()
-			return frame{}, fmt.Errorf("request of %d bytes stops after %d: %w", size, have+int64(n), noEOF(err))
-		}
-		f.data = data
+	}
+	if err != nil {
+		f.release()
+		return frame{}, err
 	}
 	return f, nil
+}
+
+// readOn reads so much of a request that f.data holds n bytes: those of have, a part of f.data, and what follows them. It
+// may read somewhat more, where n is small. It returns all that it then has.
+func (c *conn) readOn(f *frame, have []byte, n int64) ([]byte, error) {
+	_, most := c.frameBounds()
+	want := min(max(n, frameStage), int64(len(have))+f.rest)
+	for int64(len(have)) < n {
+		stage := min(want, max(int64(cap(f.data)), frameStage, int64(len(have))*frameStageFactor))
+		data := f.data[:cap(f.data)]
+		if stage > int64(len(data)) {
+			room := stage
+			if of := frameRoom(stage); stage == want && of <= most {
+				room = of
+			}
+			if err := c.reserve(f, f.size, room); err != nil {
+				return nil, err
+			}
+			data = c.b.frames.get(stage, room)
+		}
+		at := copy(data, have)
+		if stage > int64(cap(f.data)) {
+			c.b.frames.put(f.data)
+			f.data = data
+		}
+		got, err := c.readAtLeast(data[at:stage], int(min(n, stage))-at, max(progressBytes, int(f.size/progressParts)))
+		f.rest -= int64(got)
+		if err != nil {
+			return nil, fmt.Errorf("request of %d bytes stops after %d: %w", f.size, f.size-f.rest, noEOF(err))
+		}
+		have = data[:at+got]
+	}
+	return have, nil
 }
 
 // awaitHandled returns when the requests before have been handled. Of large ones a connection has one in memory, and not
@@ -278,18 +305,19 @@ func (c *conn) reserve(f *frame, size, room int64) error {
 	return err
 }
 
-// readFull fills p as long as the peer goes on sending, progress bytes at a time.
-func (c *conn) readFull(p []byte, progress int) (n int, err error) {
-	for n < len(p) && err == nil {
+// readAtLeast reads into p until it has so many bytes, as long as the peer goes on sending, progress bytes at a time.
+func (c *conn) readAtLeast(p []byte, least, progress int) (n int, err error) {
+	for n < least && err == nil {
 		part := p[n:min(len(p), n+progress)]
-		if c.in.Buffered() < len(part) {
+		more := min(least-n, len(part))
+		if c.in.Buffered() < more {
 			c.nc.SetReadDeadline(c.readDeadline(c.b.cfg.StallTimeout))
 			if c.b.stopping.Load() { // the deadline above may have come after that of Close
 				c.stop()
 			}
 		}
 		var m int
-		m, err = io.ReadFull(c.in, part)
+		m, err = io.ReadAtLeast(c.in, part, more)
 		n += m
 	}
 	return n, err
@@ -338,18 +366,23 @@ func (c *conn) handle() {
 	defer close(c.handled)
 	for f := range c.frames {
 		a, err := c.handleFrame(&f)
+		for f.rest > 0 && err == nil { // it does not mean anything
+			_, err = c.readOn(&f, nil, min(f.rest, frameStage))
+		}
 		if err == nil && a.produce != nil {
 			c.b.frames.put(f.data) // its records were copied when they were appended
 		}
 		f.release()
+		if err != nil { // before read may go on: it does not know where the next request begins
+			if reason := c.readError(err); reason != nil {
+				c.closing(reason)
+			}
+			return
+		}
 		c.unhandled.Add(-1)
 		select {
 		case c.freed <- struct{}{}:
 		default:
-		}
-		if err != nil {
-			c.closing(err)
-			return
 		}
 		c.answers <- a // write drains it to the end, also when the peer is gone
 		if a.last {
@@ -402,6 +435,7 @@ func (c *conn) reserveAnswer(a *answer) error {
 
 // dispatch calls the handler of the request and turns its panic into an answer.
 func (c *conn) dispatch(r *request) (a *answer, err error) {
+	partly := r.frame.rest > 0 // then the body is not in memory any more
 	defer r.doneDecoding()
 	defer func() {
 		p := recover()
@@ -411,7 +445,7 @@ func (c *conn) dispatch(r *request) (a *answer, err error) {
 		c.b.m.panics.Inc()
 		c.b.log.Error("panic in a request", "api", r.api.name(), "version", r.version, "peer", c.peer, "panic", p, "stack", string(debug.Stack()))
 		resp, ok := errorResponse(r, kerr.UnknownServerError.Code)
-		if !ok {
+		if !ok || partly {
 			a, err = nil, errors.New("panic, and the request has no place for an error in its answer")
 			return
 		}

@@ -22,6 +22,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/security"
 )
 
@@ -314,7 +315,7 @@ func TestTricklingRequest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := start(t, Config{StallTimeout: 200 * time.Millisecond})
 			w := b.dial(t)
-			w.Write(binary.BigEndian.AppendUint32(nil, uint32(c.size)))
+			w.Write(wholeRequest(metadata.Topic{Name: "t"}, c.size)[:100])
 			closed := make(chan error, 1)
 			go func() { _, err := w.Read(make([]byte, 1)); closed <- err }()
 			tick := time.NewTicker(100 * time.Millisecond)
@@ -645,14 +646,23 @@ func TestLargeRequestsLeaveRoomForSmallOnes(t *testing.T) {
 	}
 }
 
+// wholeRequest is a large request that is in memory as a whole: a Produce of a transaction, in which nothing follows but
+// bytes that mean nothing.
+func wholeRequest(topic metadata.Topic, size int) []byte {
+	req, id := produceRequest(9, topic, 0, -1, nil), "id"
+	req.TransactionID = &id
+	frame := kmsg.NewRequestFormatter().AppendRequest(nil, req, 1)
+	frame = append(frame, make([]byte, size-len(frame)+4)...)
+	binary.BigEndian.PutUint32(frame, uint32(size))
+	return frame
+}
+
 // A large request behind one that waits holds no memory: others have it meanwhile, and it is answered in its turn.
 func TestLargeRequestsWaitOutsideForThoseBefore(t *testing.T) {
 	const size = frameAlone + 1<<20
 	b := start(t, Config{MaxRequestBytes: size, MaxRequestMemory: size * 4 / 3}) // room for one
 	topic := b.topic(t, "t", 1)
-	frame := kmsg.NewRequestFormatter().AppendRequest(nil, produceRequest(9, topic, 0, -1, nil), 1)
-	frame = append(frame, make([]byte, size-len(frame)+4)...)
-	binary.BigEndian.PutUint32(frame, size)
+	frame := wholeRequest(topic, size)
 
 	waiting := b.dial(t)
 	fetch := fetchRequest(11, topic, 0)
@@ -691,10 +701,7 @@ func TestLargeRequestsDoNotWaitForEachOther(t *testing.T) {
 	const size, stage = 20 << 20, 16 << 20
 	b := start(t, Config{MaxRequestBytes: size, MaxRequestMemory: 4 * stage, StallTimeout: 5 * time.Second})
 	topic := b.topic(t, "t", 1)
-	req := produceRequest(9, topic, 0, -1, nil)
-	frame := kmsg.NewRequestFormatter().AppendRequest(nil, req, 1)
-	frame = append(frame, make([]byte, size-len(frame)+4)...)
-	binary.BigEndian.PutUint32(frame, size)
+	frame := wholeRequest(topic, size)
 	// Three hold 16 MiB each, which is all that large requests may have, before any gets the last 4.
 	var wires []*wire
 	for range 3 {

@@ -114,22 +114,20 @@ const (
 	decodeMemory = 256 << 20
 )
 
-// decode parses the body into m. An error says that it is truncated or has lengths that
+// decode parses the body into m; that of a Produce is read as [produceBody]. An error says that it is truncated or has lengths that
 // cannot be. Bytes behind the end of the message are ignored, as Kafka does: librdkafka
 // 2.16 sends three with a Metadata request for all topics.
 func (r *request) decode(ctx context.Context, m kmsg.Request) error {
-	if r.api.key != kmsg.Produce { // whose bytes are nearly all records, which are not unfolded
-		weight := min(int64(len(r.body)+64)*decodeFactor, decodeMemory)
-		if err := r.conn.b.decMemory.Acquire(ctx, weight); err != nil {
-			return err
-		}
-		r.decoding = weight
+	weight := min(int64(len(r.body)+64)*decodeFactor, decodeMemory)
+	if err := r.conn.b.decMemory.Acquire(ctx, weight); err != nil {
+		return err
 	}
+	r.decoding = weight
 	m.SetVersion(r.version)
 	if err := m.ReadFrom(r.body); err != nil {
 		return fmt.Errorf("a body of %d bytes is truncated or has impossible lengths: %w", len(r.body), err)
 	}
-	if len(r.body) > maxText && r.api.key != kmsg.Produce && !invariant.Off("text-bounded") { // names in a Produce are only looked up
+	if len(r.body) > maxText && !invariant.Off("text-bounded") {
 		if n, field := longText(reflect.ValueOf(m).Elem()); n > 0 {
 			return fmt.Errorf("a text of %d bytes in %s: the longest are of %d", n, field, maxText)
 		}

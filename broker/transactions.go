@@ -32,38 +32,43 @@ func (v *verification) of(p *partition.Partition) (partition.Verification, bool)
 
 // verifyProduce asks the coordinator about the batches that begin a transaction in their
 // partition. From version 12 on the request makes the partitions part of the transaction; before,
-// the producer has. It returns nil if no batch begins one.
-func (b *Broker) verifyProduce(ctx context.Context, r *request, req *kmsg.ProduceRequest) *verification {
-	if req.TransactionID == nil || !r.allowed(opWrite, onTxn, *req.TransactionID) {
-		return nil
+// the producer has. It returns nil if no batch begins one. An error says that the request is malformed.
+func (b *Broker) verifyProduce(ctx context.Context, r *request, head produceHead, body produceBody) (*verification, error) {
+	asks := head.transactionalID != nil && r.allowed(opWrite, onTxn, *head.transactionalID)
+	e := txn.Enlistment{Verify: r.version < 12, Version: 2}
+	if asks {
+		e.TransactionalID = *head.transactionalID
 	}
-	e := txn.Enlistment{TransactionalID: *req.TransactionID, Verify: r.version < 12, Version: 2}
 	var all []*partition.Partition
-	for i := range req.Topics {
-		t := &req.Topics[i]
-		name := t.Topic
-		if r.version >= 13 {
+	var name string
+	err := body.each(func(t kmsg.ProduceRequestTopic) {
+		if name = t.Topic; r.version >= 13 {
 			topic, _ := b.set.TopicByID(uuid.UUID(t.TopicID))
 			name = topic.Name
 		}
-		for j := range t.Partitions {
-			p, err := b.set.Partition(name, t.Partitions[j].Partition)
-			if topic, _ := b.set.Topic(name); topic.Internal || !r.allowed(opWrite, onTopic, name) {
-				continue
-			}
-			batch, _, berr := record.Split(t.Partitions[j].Records)
-			if err != nil || berr != nil || len(batch) < record.HeaderSize || !batch.IsTransactional() {
-				continue // append says why, or need not ask
-			}
-			e.Producer = txn.Identity{ProducerID: batch.ProducerID(), Epoch: batch.ProducerEpoch()}
-			all = append(all, p)
+	}, func(index int32, records []byte) {
+		if !asks {
+			return
 		}
+		p, err := b.set.Partition(name, index)
+		if topic, _ := b.set.Topic(name); topic.Internal || !r.allowed(opWrite, onTopic, name) {
+			return
+		}
+		batch, _, berr := record.Split(records)
+		if err != nil || berr != nil || len(batch) < record.HeaderSize || !batch.IsTransactional() {
+			return // append says why, or need not ask
+		}
+		e.Producer = txn.Identity{ProducerID: batch.ProducerID(), Epoch: batch.ProducerEpoch()}
+		all = append(all, p)
+	})
+	if err != nil {
+		return nil, err
 	}
 	v, refused, err := b.enlist(ctx, e, all)
 	if v == nil {
-		return nil
+		return nil, nil
 	}
-	return &verification{v, verifyError(r.version, refused, err)}
+	return &verification{v, verifyError(r.version, refused, err)}, nil
 }
 
 // enlist makes those of the partitions in which the producer has no transaction open part of its
