@@ -178,7 +178,7 @@ func (c *Config) Fields() []Field {
 			ShareSession: 45 * time.Second, ShareHeartbeat: 5 * time.Second, ShareMaxSize: 200,
 		},
 		GroupMigration: string(group.MigrateBoth), MaxShareSessions: 2000, ShareRecordLock: 30 * time.Second, ShareDeliveries: 5, ShareRecordLocks: 2000,
-		TableMemory: 256 << 20, Garbage: 64 << 20, TableSweep: 10 * time.Minute, TableSweepGrace: time.Hour,
+		TableMemory: 256 << 20, Garbage: 32 << 20, TableSweep: 10 * time.Minute, TableSweepGrace: time.Hour,
 		RESTCredentials: "none", RESTCacheBytes: 64 << 20, SchemaCache: 64 << 20, ShutdownTimeout: 30 * time.Second,
 	}
 	return []Field{

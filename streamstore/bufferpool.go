@@ -61,13 +61,17 @@ func (p *bufferPool) take(least, want int) []byte {
 	return b[:0]
 }
 
-// put gives the pool buffers that nobody reads or writes any more.
+// put gives the pool buffers that nobody reads or writes any more. Where it is full, what was free for longest goes: it
+// does not fit what is wanted now.
 func (p *bufferPool) put(all ...[]byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, b := range all {
-		if cap(b) < minPooled || p.bytes+int64(cap(b)) > p.limit || len(p.free) == maxPooled {
+		if cap(b) < minPooled || int64(cap(b)) > p.limit {
 			continue
+		}
+		for p.bytes+int64(cap(b)) > p.limit || len(p.free) == maxPooled {
+			p.removeLocked(0)
 		}
 		b = b[:cap(b)]
 		if poison {

@@ -126,6 +126,28 @@ func TestIdleBuffersAreLetGo(t *testing.T) {
 	})
 }
 
+// A pool that is full of buffers that do not fit lets the oldest go for what comes: else what is wanted now, and comes back
+// again and again, would never be in it.
+func TestFullPoolLetsGoOfTheOldest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newBufferPool(256 << 10)
+		for range 4 {
+			p.put(make([]byte, 64<<10))
+		}
+		p.put(make([]byte, 120<<10))
+		if b := p.get(1, 120<<10); cap(b) != 120<<10 || len(p.free) != 2 || p.bytes != 128<<10 {
+			t.Errorf("a buffer of %d bytes, and %d of %d are left", cap(b), len(p.free), p.bytes)
+		}
+		if b := p.take(120<<10, 120<<10); b != nil {
+			t.Errorf("a new one of %d bytes is in the pool", cap(b))
+		}
+		p.put(make([]byte, 257<<10))
+		if len(p.free) != 2 {
+			t.Errorf("%d buffers after one that is larger than all, want 2", len(p.free))
+		}
+	})
+}
+
 func fetchFast(t *testing.T, st *Stream, lease *Lease) (all []RecordBatch) {
 	t.Helper()
 	for at := int64(0); at < 20; at = all[len(all)-1].End() {
