@@ -145,9 +145,9 @@ func (s *State) hasRoom(g *group, m *member, req *kmsg.JoinGroupRequest, client 
 	return bytes <= s.cfg.MaxBytes || invariant.Off("group-metadata-bounded")
 }
 
-// saidBytes counts the client id twice: the coordinator makes the member id of it.
+// saidBytes counts the name twice of which the coordinator makes the member id.
 func saidBytes(client string, instance *string, protocols []kmsg.JoinGroupRequestProtocol) int {
-	return 2*len(client) + len(deref(instance)) + saidProtocols(protocols)
+	return len(client) + len(deref(instance)) + len(cmp.Or(deref(instance), client)) + saidProtocols(protocols)
 }
 
 // saidProtocols counts protocols, each with what it takes in memory besides.

@@ -1,8 +1,10 @@
 package group
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"math"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -12,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/internal/limitlog"
 	"github.com/tabletopic/tabletopic/internal/shard"
 	"github.com/tabletopic/tabletopic/internal/shards"
@@ -108,10 +111,21 @@ func (m *Manager) warnFull(s *State, before int, group string) {
 
 // Join waits for the rebalance that the member takes part in.
 func (m *Manager) Join(ctx context.Context, req *kmsg.JoinGroupRequest, client Client) (*kmsg.JoinGroupResponse, error) {
-	id, topics := client.ID+"-"+uuid.NewString(), m.currentTopics()
+	id, topics := newMemberID(deref(req.InstanceID), client.ID), m.currentTopics()
 	return do[*kmsg.JoinGroupResponse](ctx, m, req.Group, func(s *State, now time.Time, t shard.Ticket) shard.Step {
 		return s.Join(now, t, req, client, id, topics)
 	})
+}
+
+// newMemberID makes the id of a member of the classic protocol. As in Kafka it begins with a name by which people
+// recognize the member, that of the instance or else of the client. A name that would make the id longer than a text
+// may be, in the protocol and in the records of groups, is left out.
+func newMemberID(instance, client string) string {
+	name, id := cmp.Or(instance, client), uuid.NewString()
+	if len(name)+1+len(id) > math.MaxInt16 && !invariant.Off("group-member-id-bounded") {
+		return id
+	}
+	return name + "-" + id
 }
 
 // Sync waits for the leader's assignment.

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -97,6 +99,56 @@ func TestFullMemoryOfGroupsIsInTheLog(t *testing.T) {
 	}
 	if got := logged.String(); strings.Count(got, "groups-memory-bytes") != 100-accepted || !strings.Contains(got, "limit=20000") {
 		t.Errorf("%d were refused, the log has:\n%s", 100-accepted, got)
+	}
+}
+
+// A member of the classic protocol is recognized by its id, which begins with the name of its instance, or else of its client.
+// A name that is too long for that is left out, and the group is there again after a restart.
+func TestMemberIDsBeginWithTheNameOfInstanceOrClient(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	set := openSet(t, log)
+	m := Open(set, Config{}, nil, log)
+	long := strings.Repeat("x", math.MaxInt16)
+	for _, c := range []struct{ group, instance, client, begins string }{
+		{"dynamic", "", "loader", "loader-"}, {"static", "one", "loader", "one-"}, {"long client", "", long, ""}, {"long instance", long, "loader", ""},
+	} {
+		req := kmsg.NewPtrJoinGroupRequest()
+		req.Version, req.Group, req.SessionTimeoutMillis, req.RebalanceTimeoutMillis, req.ProtocolType = 5, c.group, 60_000, 60_000, "consumer"
+		req.InstanceID = nonEmpty(c.instance)
+		req.Protocols = []kmsg.JoinGroupRequestProtocol{{Name: "range"}}
+		join := func() *kmsg.JoinGroupResponse {
+			resp, err := m.Join(t.Context(), req, Client{ID: c.client})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return resp
+		}
+		resp := join()
+		if resp.ErrorCode == kerr.MemberIDRequired.Code {
+			req.MemberID = resp.MemberID
+			resp = join()
+		}
+		if name := resp.MemberID[:len(resp.MemberID)-len(uuid.Nil.String())]; resp.ErrorCode != 0 || name != c.begins || len(resp.MemberID) > math.MaxInt16 {
+			t.Errorf("%s: an id of %d bytes, %.20s…, %v; want one that begins with %q", c.group, len(resp.MemberID), resp.MemberID, kerr.ErrorForCode(resp.ErrorCode), c.begins)
+		}
+		sync := kmsg.NewPtrSyncGroupRequest()
+		sync.Version, sync.Group, sync.MemberID, sync.Generation, sync.InstanceID = 4, c.group, resp.MemberID, resp.Generation, req.InstanceID
+		if resp, err := m.Sync(t.Context(), sync); err != nil {
+			t.Fatal(c.group, err)
+		} else if resp.ErrorCode != 0 {
+			t.Fatal(c.group, kerr.ErrorForCode(resp.ErrorCode))
+		}
+	}
+	m.Close()
+	m = Open(set, Config{}, nil, log)
+	defer m.Close()
+	for _, group := range []string{"dynamic", "static", "long client", "long instance"} {
+		g, err := m.Describe(t.Context(), group, 5)
+		if err != nil {
+			t.Errorf("%s after a restart: %v", group, err)
+		} else if g.ErrorCode != 0 || len(g.Members) != 1 {
+			t.Errorf("%s after a restart: %d members, %v", group, len(g.Members), kerr.ErrorForCode(g.ErrorCode))
+		}
 	}
 }
 
