@@ -119,8 +119,8 @@ func (p *Partition) OffsetForTimestamp(ctx context.Context, ts int64) (offset, t
 	return offset, timestamp, nil
 }
 
-// MaxTimestamp returns offset and time of the first record with the largest time; −1, −1 if
-// there are no records with a time.
+// MaxTimestamp returns offset and time of the first record with the largest time. A record without time
+// counts as one of −1, as in Kafka; −1, −1 if there are no records.
 func (p *Partition) MaxTimestamp(ctx context.Context) (offset, timestamp int64, err error) {
 	p.mu.Lock()
 	latest, at, o := p.state.maxTimestamp, p.state.maxTimestampAt, p.offsetsLocked()
@@ -142,15 +142,12 @@ func (p *Partition) MaxTimestamp(ctx context.Context) (offset, timestamp int64, 
 		}
 		latest = low
 	}
-	if latest < 0 {
-		return -1, -1, nil
-	}
 	if offset, timestamp, err = p.OffsetForTimestamp(ctx, latest); err != nil || offset >= 0 {
 		return offset, timestamp, err
 	}
 	// DeleteRecords cut a batch behind the record with its largest time, which hides the
 	// smaller times of later batches from the search: look at all.
-	if latest, err = p.scanMaxTimestamp(ctx); err != nil || latest < 0 {
+	if latest, err = p.scanMaxTimestamp(ctx); err != nil {
 		return -1, -1, err
 	}
 	return p.OffsetForTimestamp(ctx, latest)
