@@ -61,6 +61,8 @@ func CheckQuota(e QuotaEntity, name string, value float64) error {
 		return fmt.Errorf("%s is %v: want a number above 0", name, value)
 	case (name == ProducerByteRate || name == ConsumerByteRate || ip) && value != math.Trunc(value):
 		return fmt.Errorf("%s is %v: want a whole number", name, value)
+	case ip && value > math.MaxInt32, value >= math.MaxInt64 && (name == ProducerByteRate || name == ConsumerByteRate):
+		return fmt.Errorf("%s is %v: that is more than any limit", name, value)
 	}
 	return nil
 }

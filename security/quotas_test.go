@@ -81,6 +81,7 @@ func TestQuotasThatCannotBe(t *testing.T) {
 		{entity("user", "a", "client-id", "b"), RequestPercentage, 0.5},
 		{entity("client-id", "<default>"), ControllerMutationRate, 2.5},
 		{entity("ip", "10.0.0.1"), ConnectionCreationRate, 2},
+		{entity("user", "a"), ConsumerByteRate, 1e18},
 	} {
 		if err := CheckQuota(ok.e, ok.name, ok.value); err != nil {
 			t.Errorf("%v %s: %v", ok.e, ok.name, err)
@@ -104,6 +105,9 @@ func TestQuotasThatCannotBe(t *testing.T) {
 		{entity("user", "a"), RequestPercentage, math.NaN()},
 		{entity("user", "a"), RequestPercentage, math.Inf(1)},
 		{entity("ip", "10.0.0.1"), ConnectionCreationRate, 0.5},
+		{entity("ip", "10.0.0.1"), ConnectionCreationRate, 1 << 31},
+		{entity("user", "a"), ProducerByteRate, 1e30},
+		{entity("user", "a"), ConsumerByteRate, 1 << 63},
 	} {
 		if err := CheckQuota(bad.e, bad.name, bad.value); err == nil {
 			t.Errorf("%v %s = %v is accepted", bad.e, bad.name, bad.value)
