@@ -49,7 +49,7 @@ func handleAlterShareGroupOffsets(ctx context.Context, b *Broker, r *request, re
 		return resp
 	}
 	if err := b.groups.AlterShareOffsets(ctx, req.GroupID, starts); err != nil {
-		resp.ErrorCode, resp.ErrorMessage, resp.Topics = groupCode(err), kmsg.StringPtr(err.Error()), nil
+		resp.ErrorCode, resp.ErrorMessage, resp.Topics = groupCode(err), textOf(err), nil
 	}
 	return resp
 }

@@ -20,8 +20,7 @@ func handleDeleteGroups(ctx context.Context, b *Broker, r *request, req *kmsg.De
 			g.Group, g.ErrorCode = name, groupCode(err)
 		}
 		if failed := kerr.ErrorForCode(g.ErrorCode); failed != nil {
-			text := failed.Error()
-			g.ErrorMessage = &text
+			g.ErrorMessage = textOf(failed)
 		}
 		resp.Groups = append(resp.Groups, g)
 	}

@@ -30,8 +30,15 @@ func handleDeleteShareGroupOffsets(ctx context.Context, b *Broker, r *request, r
 		rt.ErrorCode, rt.ErrorMessage = codeAndText(err)
 		resp.Topics = append(resp.Topics, rt)
 	}
-	if err := b.groups.DeleteShareOffsets(ctx, req.GroupID, topics); err != nil {
-		resp.ErrorCode, resp.ErrorMessage, resp.Topics = groupCode(err), kmsg.StringPtr(err.Error()), nil
+	known, err := b.groups.DeleteShareOffsets(ctx, req.GroupID, topics)
+	if err != nil {
+		resp.ErrorCode, resp.ErrorMessage, resp.Topics = groupCode(err), textOf(err), nil
+		return resp
+	}
+	for i := range resp.Topics {
+		if t := &resp.Topics[i]; t.ErrorCode == 0 && !known[t.TopicID] {
+			t.ErrorCode, t.ErrorMessage = codeAndText(refuse(kerr.UnknownTopicOrPartition, "group %q has no offsets of topic %q to delete", req.GroupID, t.Topic))
+		}
 	}
 	return resp
 }

@@ -22,7 +22,7 @@ func handleDescribeShareGroupOffsets(ctx context.Context, b *Broker, r *request,
 		}
 		if err != nil {
 			rg.ErrorCode = groupCode(err)
-			rg.ErrorMessage = kmsg.StringPtr(err.Error())
+			rg.ErrorMessage = textOf(err)
 		} else if g.Topics == nil {
 			rg.Topics = b.allShareOffsets(r, offsets)
 		} else {

@@ -49,8 +49,17 @@ func codeAndText(err error) (int16, *string) {
 	if err == nil {
 		return 0, nil
 	}
+	return codeOf(err), textOf(err)
+}
+
+// textOf is the text of err for people: of a code alone what Kafka says of it, without the name of the code, of which
+// tools make an exception.
+func textOf(err error) *string {
 	text := err.Error()
-	return codeOf(err), &text
+	if ke, ok := err.(*kerr.Error); ok {
+		text = ke.Description
+	}
+	return &text
 }
 
 // txnCode is the code of a request to a transaction coordinator: why it refused the producer, or

@@ -147,9 +147,8 @@ func allTopics(offsets map[topicPartition]offset, unstable map[topicPartition]in
 	return out
 }
 
-// DeleteOffsets handles OffsetDelete: offsets of topics that no member is subscribed to.
-// In the classic protocol subscriptions are the clients' own bytes, so a group with members
-// keeps all its offsets.
+// DeleteOffsets handles OffsetDelete: offsets of topics that no member is subscribed to. A group of the classic
+// protocol whose members are no consumers keeps all while it has some.
 func (s *State) DeleteOffsets(t shard.Ticket, req *kmsg.OffsetDeleteRequest) shard.Step {
 	resp := req.ResponseKind().(*kmsg.OffsetDeleteResponse)
 	g := s.groups[req.Group]
@@ -157,7 +156,12 @@ func (s *State) DeleteOffsets(t shard.Ticket, req *kmsg.OffsetDeleteRequest) sha
 		resp.ErrorCode = kerr.GroupIDNotFound.Code
 		return answer(t, resp)
 	}
+	if len(g.members) > 0 && g.protocolType != consumerProtocol {
+		resp.ErrorCode = kerr.NonEmptyGroup.Code
+		return answer(t, resp)
+	}
 	var step shard.Step
+	subscribed := g.subscribed()
 	for _, rt := range req.Topics {
 		st := kmsg.NewOffsetDeleteResponseTopic()
 		st.Topic = rt.Topic
@@ -165,7 +169,7 @@ func (s *State) DeleteOffsets(t shard.Ticket, req *kmsg.OffsetDeleteRequest) sha
 			sp := kmsg.NewOffsetDeleteResponseTopicPartition()
 			sp.Partition = rp.Partition
 			tp := topicPartition{rt.Topic, rp.Partition}
-			if g.subscribes(rt.Topic) {
+			if subscribed(rt.Topic) {
 				sp.ErrorCode = kerr.GroupSubscribedToTopic.Code
 			} else if g.has(tp) {
 				step.Records = append(step.Records, offsetRecord(g.id, tp, nil))
@@ -178,17 +182,32 @@ func (s *State) DeleteOffsets(t shard.Ticket, req *kmsg.OffsetDeleteRequest) sha
 	return step
 }
 
-// subscribes tells whether a member may be subscribed to a topic.
-func (g *group) subscribes(topic string) bool {
-	if g.consumer == nil {
-		return len(g.members) > 0
-	}
-	for _, m := range g.consumer.members {
-		if m.regex != "" || slices.Contains(m.topics, topic) {
-			return true
+// subscribed returns what tells whether a member may be subscribed to a topic. Of one whose subscription cannot be
+// read, or whose regular expression has not been looked at since a replay, it may be any.
+func (g *group) subscribed() func(topic string) bool {
+	names := map[string]bool{}
+	add := func(topics []string) {
+		for _, name := range topics {
+			names[name] = true
 		}
 	}
-	return false
+	unknown := false
+	for _, m := range g.members {
+		sub, ok := readSubscription(m.protocols)
+		unknown = unknown || !ok
+		add(sub.Topics)
+	}
+	if g.consumer != nil {
+		for _, m := range g.consumer.members {
+			add(m.topics)
+			if m.matched != nil {
+				add(m.matched.names)
+			} else if m.regex != "" {
+				unknown = true
+			}
+		}
+	}
+	return func(topic string) bool { return unknown || names[topic] }
 }
 
 // ForgetTopic drops the offsets of a deleted topic, and what share groups had delivered of it.

@@ -253,9 +253,10 @@ func (c *shareGroup) growth(starts map[uuid.UUID]map[int32]int64) (n int) {
 	return n
 }
 
-// DeleteShareOffsets makes a share group without members forget topics.
-func (m *Manager) DeleteShareOffsets(ctx context.Context, group string, topics []uuid.UUID) error {
-	return m.changeShare(ctx, group, func(s *State, _ time.Time) ([]shard.Record, error) {
+// DeleteShareOffsets makes a share group without members forget topics, and returns those of which it knew something.
+func (m *Manager) DeleteShareOffsets(ctx context.Context, group string, topics []uuid.UUID) (known map[uuid.UUID]bool, err error) {
+	found := map[uuid.UUID]bool{}
+	err = m.changeShare(ctx, group, func(s *State, _ time.Time) ([]shard.Record, error) {
 		c, err := s.vacantShare(group)
 		if err != nil {
 			return nil, err
@@ -264,10 +265,15 @@ func (m *Manager) DeleteShareOffsets(ctx context.Context, group string, topics [
 		for _, p := range c.partitions() {
 			if slices.Contains(topics, p.topic) {
 				records = append(records, shareStateRecord(group, p, nil))
+				found[p.topic] = true
 			}
 		}
 		return records, nil
 	})
+	if err != nil {
+		return nil, err // what was found may still be written
+	}
+	return found, nil
 }
 
 func (m *Manager) changeShare(ctx context.Context, group string, change func(*State, time.Time) ([]shard.Record, error)) error {
