@@ -240,6 +240,16 @@ func TestFeaturesAndQuorumAreRefused(t *testing.T) {
 			t.Errorf("the one text for all features names one of them: %s", *text)
 		}
 	}
+	same := kmsg.NewPtrUpdateFeaturesRequest() // what is so already is not refused
+	same.Version = 2
+	same.FeatureUpdates = []kmsg.UpdateFeaturesRequestFeatureUpdate{{Feature: groupVersion, MaxVersionLevel: 1, UpgradeType: 1}}
+	if resp := w.ask(same).(*kmsg.UpdateFeaturesResponse); resp.ErrorCode != 0 {
+		t.Errorf("a level that there is: %+v", resp)
+	}
+	same.FeatureUpdates = append(same.FeatureUpdates, kmsg.UpdateFeaturesRequestFeatureUpdate{Feature: transactionVersion, MaxVersionLevel: 1, UpgradeType: 2})
+	if resp := w.ask(same).(*kmsg.UpdateFeaturesResponse); resp.ErrorCode != kerr.InvalidUpdateVersion.Code {
+		t.Errorf("a level that there is, and another: %+v", resp)
+	}
 	req := kmsg.NewPtrDescribeQuorumRequest()
 	req.Version = 2
 	if resp := w.ask(req).(*kmsg.DescribeQuorumResponse); resp.ErrorCode != kerr.InvalidRequest.Code || resp.ErrorMessage == nil {

@@ -69,6 +69,9 @@ func (b *Broker) alterConfig(ctx context.Context, r *request, typ kmsg.ConfigRes
 		}
 		return refuse(kerr.InvalidRequest, "settings of a broker cannot be changed while it runs: set them where it is started")
 	case kmsg.ConfigResourceTypeClientMetrics:
+		if !r.may(opAlterConfig, onCluster, cluster) {
+			return kerr.ClusterAuthorizationFailed
+		}
 		return refuse(kerr.InvalidRequest, "metrics of clients are not collected: what they push is counted and dropped")
 	case kmsg.ConfigResourceTypeGroupConfig:
 		if !r.may(opAlterConfig, onGroup, name) {

@@ -2,12 +2,14 @@ package broker
 
 import (
 	"context"
+	"slices"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// handleUpdateFeatures refuses every change: levels of features come with the program.
+// handleUpdateFeatures refuses every change: levels of features come with the program. A level that a feature has
+// already is none, so that scripts may ask for it.
 func handleUpdateFeatures(_ context.Context, _ *Broker, r *request, req *kmsg.UpdateFeaturesRequest) kmsg.Response {
 	resp := kmsg.NewPtrUpdateFeaturesResponse()
 	if !r.may(opAlter, onCluster, cluster) {
@@ -15,11 +17,17 @@ func handleUpdateFeatures(_ context.Context, _ *Broker, r *request, req *kmsg.Up
 		return resp
 	}
 	for _, u := range req.FeatureUpdates {
+		has := slices.ContainsFunc(features, func(f feature) bool { return f.name == u.Feature && f.level == u.MaxVersionLevel })
 		// Tools say themselves of which feature; from version 2 on one error is for all.
-		err := refuse(kerr.InvalidUpdateVersion, "levels of features come with the version of Table Topic and cannot be set")
+		var err error
+		if !has {
+			err = refuse(kerr.InvalidUpdateVersion, "levels of features come with the version of Table Topic and cannot be set")
+		}
 		if r.version >= 2 {
-			resp.ErrorCode, resp.ErrorMessage = codeAndText(err)
-			break
+			if resp.ErrorCode, resp.ErrorMessage = codeAndText(err); err != nil {
+				break
+			}
+			continue
 		}
 		result := kmsg.NewUpdateFeaturesResponseResult()
 		result.Feature = u.Feature

@@ -22,10 +22,12 @@ const groupVersion = "group.version"
 const shareVersion = "share.version"
 
 // features are served at their newest level, which nothing changes.
-var features = []struct {
+var features = []feature{{groupVersion, 1}, {shareVersion, 1}, {transactionVersion, 2}}
+
+type feature struct {
 	name  string
 	level int16
-}{{groupVersion, 1}, {shareVersion, 1}, {transactionVersion, 2}}
+}
 
 // handleAPIVersions answers any version above ours in version 0 with
 // UNSUPPORTED_VERSION and all ranges, so that the client can ask again (KIP-511).

@@ -847,6 +847,7 @@ func TestFormsOfRequestsNeedTheirRights(t *testing.T) {
 		{"DescribeConfigs of a group", config(kmsg.ConfigResourceTypeGroupConfig, "n"), []string{"DESCRIBE_CONFIGS GROUP"}, []*kerr.Error{groupFailed}, nil},
 		{"DescribeConfigs of a logger", config(kmsg.ConfigResourceTypeBrokerLogger, "1"), []string{"DESCRIBE_CONFIGS CLUSTER"}, []*kerr.Error{clusterFailed}, nil},
 		{"IncrementalAlterConfigs of a broker", alter(kmsg.ConfigResourceTypeBroker, "1", "follower.replication.throttled.rate"), []string{"ALTER_CONFIGS CLUSTER"}, []*kerr.Error{clusterFailed}, nil},
+		{"IncrementalAlterConfigs of client metrics", alter(kmsg.ConfigResourceTypeClientMetrics, "n", "interval.ms"), []string{"ALTER_CONFIGS CLUSTER"}, []*kerr.Error{clusterFailed}, nil},
 		{"IncrementalAlterConfigs of a group", alter(kmsg.ConfigResourceTypeGroupConfig, "n", "consumer.session.timeout.ms"), []string{"ALTER_CONFIGS GROUP"}, []*kerr.Error{groupFailed}, nil},
 		{"WriteTxnMarkers of a node", func() kmsg.Request {
 			return &kmsg.WriteTxnMarkersRequest{Version: 1, Markers: []kmsg.WriteTxnMarkersRequestMarker{{ProducerID: -1, Topics: []kmsg.WriteTxnMarkersRequestMarkerTopic{{Topic: "n", Partitions: []int32{0}}}}}}

@@ -584,6 +584,9 @@ func TestShareOffsetsAdministration(t *testing.T) {
 	if got := describe(); got != "[]" {
 		t.Error(got)
 	}
+	if resp, err := req.RequestWith(t.Context(), cl); err != nil || resp.ErrorCode != 0 || resp.Topics[0].ErrorCode != kerr.UnknownTopicOrPartition.Code {
+		t.Errorf("deleted what is not there: %+v, %v", resp, err) // as Kafka does
+	}
 }
 
 // Where a share group begins can be set before it has had a member, which makes the group; offsets of topics

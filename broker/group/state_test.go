@@ -311,6 +311,55 @@ func TestState(t *testing.T) {
 	})
 }
 
+// Offsets of topics that a consumer subscribes to stay while it is a member, of either protocol; those of others go. Members
+// that are no consumers keep all.
+func TestOffsetsOfTopicsThatAreSubscribedToStay(t *testing.T) {
+	subscription := kmsg.NewConsumerMemberMetadata()
+	subscription.Topics = []string{"t"}
+	for name, tc := range map[string]struct {
+		join string // the protocol type of a classic member; else a line of a script
+		want string
+	}{
+		"consumer":              {"consumer", "GROUP_SUBSCRIBED_TO_TOPIC, "},
+		"connect":               {"connect", "NON_EMPTY_GROUP"},
+		"consumer protocol":     {"consumer member=a epoch=0 topics=t owns=", "GROUP_SUBSCRIBED_TO_TOPIC, "},
+		"a regular expression":  {"consumer member=a epoch=0 regex=t owns=", "GROUP_SUBSCRIBED_TO_TOPIC, "},
+		"nobody after a commit": {"commit offset=5", ", "},
+	} {
+		s := newScript()
+		if strings.Contains(tc.join, " ") {
+			s.run("topics t=4 u=4")
+			s.run(tc.join)
+		} else {
+			req := kmsg.NewPtrJoinGroupRequest()
+			req.Version, req.Group, req.ProtocolType, req.SessionTimeoutMillis, req.RebalanceTimeoutMillis = 3, "g", tc.join, 60_000, 60_000
+			req.Protocols = []kmsg.JoinGroupRequestProtocol{{Name: "range", Metadata: subscription.AppendTo(nil)}}
+			s.apply(s.state.Join(s.now, s.ticket("a"), req, Client{}, "a", s.topics))
+			s.run("tick after=1s")
+			s.run("sync member=a generation=1 assign=a:x")
+		}
+		req := kmsg.NewPtrOffsetDeleteRequest()
+		req.Group = "g"
+		for _, topic := range []string{"t", "u"} {
+			req.Topics = append(req.Topics, kmsg.OffsetDeleteRequestTopic{Topic: topic, Partitions: []kmsg.OffsetDeleteRequestTopicPartition{{}}})
+		}
+		resp := s.state.DeleteOffsets(1, req).Answers[0].Value.(*kmsg.OffsetDeleteResponse)
+		text := func(code int16) string {
+			if code == 0 {
+				return ""
+			}
+			return kerr.TypedErrorForCode(code).Message
+		}
+		got := text(resp.ErrorCode)
+		if got == "" {
+			got = text(resp.Topics[0].Partitions[0].ErrorCode) + ", " + text(resp.Topics[1].Partitions[0].ErrorCode)
+		}
+		if got != tc.want {
+			t.Errorf("%s: %q, want %q\n%s", name, got, tc.want, s.out.String())
+		}
+	}
+}
+
 func TestReplayRefusesNewerRecords(t *testing.T) {
 	err := NewState(Config{}).Replay(shard.Record{Record: record.Record{Key: []byte{0, 9, 1}, Value: []byte{0}}})
 	if err == nil || !strings.Contains(err.Error(), "version 9") {
