@@ -250,6 +250,7 @@ func TestKafkaToolsOfShareGroups(t *testing.T) {
 		{"", shareTool, "--reset-offsets --group w --topic jobs --to-earliest --execute", 0, []string{"jobs"}},
 		{"", "consumer.ConsoleShareConsumer", "--topic jobs --group w --max-messages 3 --timeout-ms 60000 --reject", 0, []string{"one", "a total of 3 messages"}},
 		{"", shareTool, "--delete-offsets --group w --topic jobs", 0, []string{"Successful"}},
+		{"", shareTool, "--delete-offsets --group w --topic jobs", 0, []string{"has no offsets of topic"}},
 		{"", "VerifiableShareConsumer", "--topic jobs --group-id w --max-messages 3", 0, []string{"records_consumed", "offsets_acknowledged"}},
 		{"", shareTool, "--delete --group w", 0, []string{"successful"}},
 		{"", configTool, "--alter --entity-type groups --entity-name perf --add-config share.auto.offset.reset=earliest", 0, []string{"Completed updating config"}},

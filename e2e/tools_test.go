@@ -196,6 +196,7 @@ func TestKafkaTools(t *testing.T) {
 		{"", "LogDirsCommand", "--describe", 0, []string{`"logDir":"object-store"`, `"partition":"orders-0"`}},
 		{"", "FeatureCommand", "describe", 0, []string{"group.version", "share.version", "transaction.version"}},
 		{"", "FeatureCommand", "upgrade --feature metadata.version=20", 1, []string{"cannot be set"}},
+		{"", "FeatureCommand", "upgrade --feature group.version=1", 0, []string{"group.version was upgraded to 1."}},
 		{"", "BrokerApiVersionsCommand", "", 0, []string{"Produce(0): 0 to 13 [usable: 13]", "DescribeLogDirs(35)"}},
 		{"", "ClusterTool", "cluster-id", 0, []string{"Cluster ID: "}},
 		{"", "ClusterTool", "list-endpoints", 0, []string{"unfenced", "zone-a"}},
@@ -276,6 +277,39 @@ func TestKafkaToolsOfTransactions(t *testing.T) {
 	}
 }
 
+// The tool for groups shows the members of one that is at work, and refuses what would take offsets from under them, as
+// with Kafka; offsets of topics that they do not subscribe to may go.
+func TestKafkaToolsOfGroupsWithMembers(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	for _, topic := range []string{"orders", "other"} {
+		s.createTopic(topic, 1, time.Hour)
+	}
+	cl := s.client(kgo.DefaultProduceTopic("orders"), kgo.ConsumeTopics("orders"), kgo.ConsumerGroup("g"), kgo.ClientID("loader"), kgo.InstanceID("instance-one"),
+		kgo.DisableAutoCommit(), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	if err := cl.ProduceSync(t.Context(), kgo.StringRecord("v")).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	fetches := cl.PollFetches(t.Context())
+	if err := errors.Join(fetches.Err(), cl.CommitRecords(t.Context(), fetches.Records()...)); err != nil {
+		t.Fatal(err)
+	}
+	k := startKafkaTools(t, s)
+	inactive := "Assignments can only be reset if the group 'g' is inactive, but the current state is Stable."
+	k.session([]toolRun{
+		{"", groupTool, "--describe --group g", 0, []string{"orders          0          1               1               0               instance-one-", "loader"}},
+		{"", groupTool, "--describe --group g --members --verbose", 0, []string{"GROUP-INSTANCE-ID", "instance-one ", "orders:0"}},
+		{"", groupTool, "--describe --group g --state", 0, []string{"Stable"}},
+		{"", groupTool, "--list --state stable --type classic", 0, []string{"g "}},
+		{"", groupTool, "--reset-offsets --group g --topic orders --to-earliest --execute", 0, []string{inactive}},
+		{"", groupTool, "--reset-offsets --group g --topic orders --to-earliest --dry-run", 0, []string{inactive}},
+		{"", groupTool, "--delete --group g", 0, []string{"GroupNotEmptyException: The group is not empty."}},
+		{"", groupTool, "--delete-offsets --group g --topic orders --topic other", 0, []string{"orders          0          Error: org.apache.kafka.common.errors.GroupSubscribedToTopicException", "other           0          Successful"}},
+		{"", groupTool, "--delete-offsets --group g --topic orders:7", 0, []string{"orders          7          Error: org.apache.kafka.common.errors.UnknownTopicOrPartitionException"}},
+		{"", groupTool, "--describe --group g --offsets", 0, []string{"orders          0          1               1               0"}},
+	}, "--bootstrap-server", s.kafka)
+}
+
 // The tools that administer users and access, by a user who may do everything: what they give and
 // take is what another user may do.
 func TestKafkaToolsOfSecurity(t *testing.T) {
@@ -313,6 +347,8 @@ func TestKafkaToolsOfSecurity(t *testing.T) {
 		{"", offsetTool, "--topic orders", 0, []string{"orders:0:"}}, // describe comes with write
 		{"", topicTool, "--delete --topic orders", 1, []string{"TopicAuthorizationException"}},
 		{"", aclTool, "--list", 1, []string{"ClusterAuthorizationException"}},
+		{"", configTool, "--describe --entity-type users", 1, []string{"ClusterAuthorizationException: Cluster authorization failed."}},
+		{"", "ClientMetricsCommand", "--alter --name m --metrics org.apache.kafka. --interval 10000", 1, []string{"Cluster authorization failed."}},
 		{"", "consumer.ConsoleConsumer", "--topic orders --group team-a --from-beginning --max-messages 1 --timeout-ms 20000", 0, []string{"Not authorized to access topics: [orders]"}},
 	}, asAlice...)
 	k.session([]toolRun{
