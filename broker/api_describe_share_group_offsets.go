@@ -26,7 +26,7 @@ func handleDescribeShareGroupOffsets(ctx context.Context, b *Broker, r *request,
 		} else if g.Topics == nil {
 			rg.Topics = b.allShareOffsets(r, offsets)
 		} else {
-			for _, t := range g.Topics {
+			for _, t := range once(g.Topics, func(t kmsg.DescribeShareGroupOffsetsRequestGroupTopic) string { return t.Topic }) {
 				rg.Topics = append(rg.Topics, b.shareOffsets(r, t.Topic, t.Partitions, offsets))
 			}
 		}

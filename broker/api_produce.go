@@ -28,6 +28,7 @@ type produce struct {
 	acks     int16
 	timeout  time.Duration
 	deadline time.Time     // of what was appended last
+	places   int           // results in the answer
 	done     chan struct{} // closed when nothing is left
 
 	mu       sync.Mutex
@@ -45,8 +46,8 @@ const unanswered = -128
 // an error closes the connection, as the protocol has it, so that the client looks for
 // the cause.
 //
-// Of a large request, which comes partition by partition, those are appended that come: where the
-// connection ends in between, the client has no answer and sends all of it again, as after any lost connection.
+// Of a large request each batch is appended when it has come: where the connection ends before the rest does, the client
+// has no answer and sends all of it again, as after any lost connection.
 func handleProduce(_ context.Context, b *Broker, r *request) (*answer, error) {
 	body := newProduceBody(r)
 	head, err := body.head()
@@ -57,7 +58,7 @@ func handleProduce(_ context.Context, b *Broker, r *request) (*answer, error) {
 	appendCtx, cancel := context.WithDeadline(b.ctx, p.deadline)
 	defer func() { cancel() }()
 	var verified *verification
-	if !body.partly() {
+	if !body.stream {
 		if verified, err = b.verifyProduce(appendCtx, r, head, *body); err != nil {
 			return nil, err
 		}
@@ -74,7 +75,7 @@ func handleProduce(_ context.Context, b *Broker, r *request) (*answer, error) {
 			topic, topicErr = b.produceTopic(r, t)
 		}
 	}, func(index int32, records []byte) {
-		if body.partly() { // the client may have taken its time
+		if body.stream { // the client may have taken its time
 			cancel()
 			p.deadline = time.Now().Add(p.timeout)
 			appendCtx, cancel = context.WithDeadline(b.ctx, p.deadline)
@@ -93,11 +94,13 @@ func handleProduce(_ context.Context, b *Broker, r *request) (*answer, error) {
 		}
 	})
 	r.waited += body.waited
+	p.places = body.places
 	b.m.produced.Add(float64(bytes))
+	wait := b.quotas.take(security.ProducerByteRate, r, float64(bytes)) // also of a request whose end is malformed
 	if err != nil {
 		return nil, err
 	}
-	p.resp.ThrottleMillis = millis(r.silence(b.quotas.take(security.ProducerByteRate, r, float64(bytes)))) // nobody else has it before finish
+	p.resp.ThrottleMillis = millis(r.silence(wait)) // nobody else has it before finish
 	p.finish()
 	return &answer{produce: p}, nil
 }

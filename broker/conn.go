@@ -69,6 +69,9 @@ type frame struct {
 	reserved int64 // of memory
 	b        *Broker
 	large    int64 // of reserved, what counts in Broker.largeMemory
+
+	arrived int64         // bytes since the peer last made progress
+	stalled time.Duration // for which reads have waited since then
 }
 
 // release gives the memory back, the first time.
@@ -208,7 +211,7 @@ func (c *conn) readFrame() (frame, error) {
 	}
 	f.data, err = c.readOn(&f, nil, min(size, frameStage))
 	if err == nil && f.rest > 0 && !(size > streamed && c.streams(f.data)) {
-		if size > frameAlone {
+		if size > frameAlone && !invariant.Off("large-requests-one-by-one") {
 			err = c.awaitHandled()
 		}
 		if err == nil {
@@ -235,7 +238,7 @@ func (c *conn) readOn(f *frame, have []byte, n int64) ([]byte, error) {
 			if of := frameRoom(stage); stage == want && of <= most {
 				room = of
 			}
-			if err := c.reserve(f, f.size, room); err != nil {
+			if err := c.reserve(f, room-int64(len(data))); err != nil {
 				return nil, err
 			}
 			data = c.b.frames.get(stage, room)
@@ -245,7 +248,7 @@ func (c *conn) readOn(f *frame, have []byte, n int64) ([]byte, error) {
 			c.b.frames.put(f.data)
 			f.data = data
 		}
-		got, err := c.readAtLeast(data[at:stage], int(min(n, stage))-at, max(progressBytes, int(f.size/progressParts)))
+		got, err := c.readAtLeast(f, data[at:stage], int(min(n, stage))-at)
 		f.rest -= int64(got)
 		if err != nil {
 			return nil, fmt.Errorf("request of %d bytes stops after %d: %w", f.size, f.size-f.rest, noEOF(err))
@@ -259,9 +262,6 @@ func (c *conn) readOn(f *frame, have []byte, n int64) ([]byte, error) {
 // three: one that is handled, one that waits for it, and one that is read. The rest waits as well in the buffers of the
 // sockets, for its turn comes no sooner.
 func (c *conn) awaitHandled() error {
-	if invariant.Off("large-requests-one-by-one") {
-		return nil
-	}
 	for c.unhandled.Load() > 0 {
 		select {
 		case <-c.freed:
@@ -274,11 +274,10 @@ func (c *conn) awaitHandled() error {
 	return nil
 }
 
-// reserve lets f have room bytes. Who has some already does not wait for long: all others that read might do
+// reserve lets f have so many more bytes. Who has some already does not wait for long: all others that read might do
 // the same, and none go on. Large requests, whose peers have sent a part of what is reserved, leave some to small ones.
-func (c *conn) reserve(f *frame, size, room int64) error {
-	more := room - f.reserved
-	large := room - max(f.reserved, frameStage)
+func (c *conn) reserve(f *frame, more int64) error {
+	large := f.reserved + more - max(f.reserved, frameStage)
 	if large < 0 || invariant.Off("large-requests-leave-room") {
 		large = 0
 	}
@@ -297,21 +296,25 @@ func (c *conn) reserve(f *frame, size, room int64) error {
 		err = f.memory.Acquire(ctx, more)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("request of %d bytes: no memory for the rest of it within %v, %d bytes are for all (max-request-memory)", size, c.b.cfg.StallTimeout, c.b.cfg.MaxRequestMemory)
+		return fmt.Errorf("request of %d bytes: no memory for the rest of it within %v, %d bytes are for all (max-request-memory)", f.size, c.b.cfg.StallTimeout, c.b.cfg.MaxRequestMemory)
 	}
 	if err == nil {
-		f.reserved = room
+		f.reserved += more
 	}
 	return err
 }
 
-// readAtLeast reads into p until it has so many bytes, as long as the peer goes on sending, progress bytes at a time.
-func (c *conn) readAtLeast(p []byte, least, progress int) (n int, err error) {
+// readAtLeast reads into p until it has so many bytes. Of the request, in whatever pieces it is read, progressBytes or a part in
+// progressParts must come for each StallTimeout that reads wait.
+func (c *conn) readAtLeast(f *frame, p []byte, least int) (n int, err error) {
+	progress := max(progressBytes, f.size/progressParts)
 	for n < least && err == nil {
-		part := p[n:min(len(p), n+progress)]
+		part := p[n:min(int64(len(p)), int64(n)+progress-f.arrived)]
 		more := min(least-n, len(part))
-		if c.in.Buffered() < more {
-			c.nc.SetReadDeadline(c.readDeadline(c.b.cfg.StallTimeout))
+		waits := c.in.Buffered() < more
+		began := time.Now()
+		if waits {
+			c.nc.SetReadDeadline(c.readDeadline(c.b.cfg.StallTimeout - f.stalled))
 			if c.b.stopping.Load() { // the deadline above may have come after that of Close
 				c.stop()
 			}
@@ -319,6 +322,13 @@ func (c *conn) readAtLeast(p []byte, least, progress int) (n int, err error) {
 		var m int
 		m, err = io.ReadAtLeast(c.in, part, more)
 		n += m
+		f.arrived += int64(m)
+		if waits && !invariant.Off("stall-of-the-request") {
+			f.stalled += time.Since(began)
+		}
+		if f.arrived >= progress {
+			f.arrived, f.stalled = 0, 0
+		}
 	}
 	return n, err
 }
@@ -366,7 +376,7 @@ func (c *conn) handle() {
 	defer close(c.handled)
 	for f := range c.frames {
 		a, err := c.handleFrame(&f)
-		for f.rest > 0 && err == nil { // it does not mean anything
+		for f.rest > 0 && err == nil { // bytes behind the message mean nothing
 			_, err = c.readOn(&f, nil, min(f.rest, frameStage))
 		}
 		if err == nil && a.produce != nil {
@@ -421,6 +431,9 @@ func (c *conn) reserveAnswer(a *answer) error {
 	size := int64(0)
 	for _, b := range a.bufs {
 		size += int64(len(b))
+	}
+	if a.produce != nil {
+		size = int64(a.produce.places) * produceResultBytes
 	}
 	if a.release != nil || size < smallAnswer {
 		return nil

@@ -306,26 +306,35 @@ func TestWithheldRequests(t *testing.T) {
 }
 
 // A peer that sends a byte now and then is cut off as one that sends nothing, for it could
-// hold a request open for ever.
+// hold a request open for ever. So it is when the handler reads the request, field by field.
 func TestTricklingRequest(t *testing.T) {
-	for name, c := range map[string]struct{ size, part int }{
-		"a byte":                    {1 << 20, 1},
-		"less than it should be of": {64 << 20, 300 << 10}, // 64 MiB in 16 times 200 ms are 2 MiB each 100 ms
+	topic := metadata.Topic{Name: "t"}
+	for name, c := range map[string]struct {
+		begin []byte
+		part  int
+	}{
+		"a byte":                    {wholeRequest(topic, 1<<20)[:100], 1},
+		"less than it should be of": {wholeRequest(topic, 64<<20)[:100], 300 << 10}, // 64 MiB in 16 times 200 ms are 2 MiB each 100 ms
+		"a byte of tags":            {beforeTags(), 1},
+		"a byte behind the message": {behindProduce(), 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := start(t, Config{StallTimeout: 200 * time.Millisecond})
 			w := b.dial(t)
-			w.Write(wholeRequest(metadata.Topic{Name: "t"}, c.size)[:100])
+			w.Write(c.begin)
 			closed := make(chan error, 1)
 			go func() { _, err := w.Read(make([]byte, 1)); closed <- err }()
 			tick := time.NewTicker(100 * time.Millisecond)
 			defer tick.Stop()
 			part := make([]byte, c.part)
-			for {
+			for sent := 0; ; sent++ {
 				select {
 				case <-tick.C:
 					w.Write(part) // an error shows in closed
-					continue
+					if sent < 300 {
+						continue
+					}
+					t.Error("the connection was not closed")
 				case err := <-closed:
 					if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 						t.Errorf("the connection was not closed: %v", err)
@@ -337,6 +346,25 @@ func TestTricklingRequest(t *testing.T) {
 			assertIdle(t, b)
 		})
 	}
+}
+
+// beforeTags is the beginning of a Produce of 4 MiB, which is read by its handler: up to a million tags of a partition.
+func beforeTags() []byte {
+	frame := produceHeader(4 << 20)
+	frame = append(frame, 2, 2, 't', 2, 0, 0, 0, 0) // a topic, a partition
+	frame = binary.AppendUvarint(frame, 100_000+1)
+	frame = append(frame, make([]byte, 100_000)...)
+	return binary.AppendUvarint(frame, 1_000_000)
+}
+
+// behindProduce is a Produce to no topic, of which 4 MiB say nothing.
+func behindProduce() []byte { return append(produceHeader(4<<20), 1, 0) }
+
+// produceHeader is the beginning of a Produce v9 of a size, up to its topics.
+func produceHeader(size uint32) []byte {
+	frame := binary.BigEndian.AppendUint32(nil, size)
+	frame = append(frame, 0, 0, 0, 9, 0, 0, 0, 7, 0xff, 0xff, 0) // key, version, correlation, no client id, no tags
+	return append(frame, 0, 0, 1, 0, 0, 0, 1)                    // no transaction, acks, timeout
 }
 
 // A fetch of the largest numbers from a partition that is named a thousand times stays within

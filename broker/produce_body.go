@@ -33,9 +33,11 @@ type produceBody struct {
 	at      []byte // of what follows, what is in memory
 	left    int64  // bytes of what follows
 
-	conn   *conn         // where the rest of what follows comes from; nil if all of it is in memory
+	conn   *conn         // where the rest of what follows comes from, if frame has one
 	frame  *frame        // of which at is a part
-	waited time.Duration // for the rest
+	stream bool          // some of the request comes only while it is handled
+	waited time.Duration // for that
+	places int           // topics and partitions so far
 }
 
 // produceHead is what a Produce request begins with.
@@ -45,8 +47,14 @@ type produceHead struct {
 	timeout         time.Duration
 }
 
-// maxProducePartitions is how many partitions a Produce request may have, or topics: each has a place in the answer.
-const maxProducePartitions = 1 << 20
+const (
+	// maxProduceResults is how many topics and partitions a Produce request may have: each has a result in the answer.
+	maxProduceResults = 1 << 17
+	// produceResultBytes is about what a result takes in memory.
+	produceResultBytes = 256
+	// producePlaces is for how many results memory is reserved at a time, with that of the request.
+	producePlaces = 1 << 10
+)
 
 // streamed is how large a request is of which [frame.rest] may be read by its handler. Clients that send batches of 1 MB,
 // as most do at most, to one partition at a time stay below: theirs is read while the one before it is handled.
@@ -68,16 +76,8 @@ func (c *conn) streams(data []byte) bool {
 }
 
 func newProduceBody(r *request) *produceBody {
-	p := &produceBody{version: r.version, at: r.body, left: int64(len(r.body))}
-	if f := r.frame; f.rest > 0 {
-		p.conn, p.frame = r.conn, f
-		p.left += f.rest
-	}
-	return p
+	return &produceBody{version: r.version, at: r.body, left: int64(len(r.body)) + r.frame.rest, conn: r.conn, frame: r.frame, stream: r.frame.rest > 0}
 }
-
-// partly reports whether some of what the request has comes only while it is handled.
-func (p *produceBody) partly() bool { return p.conn != nil }
 
 func (p *produceBody) flexible() bool { return p.version >= 9 }
 
@@ -151,10 +151,27 @@ func (p *produceBody) count(least int) (int, error) {
 	if err == nil && int64(n)*int64(least) > p.left {
 		err = fmt.Errorf("a body with %d bytes left has an array of %d", p.left, n)
 	}
-	if n > maxProducePartitions {
-		err = fmt.Errorf("a Produce request with an array of %d: the most are %d", n, maxProducePartitions)
-	}
 	return max(n, 0), err
+}
+
+// place counts a topic or a partition, which has a place in the answer.
+func (p *produceBody) place() error {
+	if p.places++; p.places > maxProduceResults {
+		return fmt.Errorf("a Produce request has more than %d topics and partitions", maxProduceResults)
+	}
+	if p.places%producePlaces == 0 && p.conn != nil {
+		return p.conn.reserve(p.frame, producePlaces*produceResultBytes)
+	}
+	return nil
+}
+
+// text returns the next n bytes, which are a text.
+func (p *produceBody) text(n int) (string, error) {
+	if n > maxText {
+		return "", fmt.Errorf("a text of %d bytes: the longest are of %d", n, maxText)
+	}
+	b, err := p.next(n)
+	return string(b), err
 }
 
 // tags skips tagged fields: Produce has none that mean something.
@@ -182,12 +199,11 @@ func (p *produceBody) head() (h produceHead, err error) {
 			return h, err
 		}
 		if n >= 0 {
-			id, err := p.next(n)
+			id, err := p.text(n)
 			if err != nil {
 				return h, err
 			}
-			s := string(id)
-			h.transactionalID = &s
+			h.transactionalID = &id
 		}
 	}
 	if h.acks, err = p.int16(); err != nil {
@@ -216,6 +232,9 @@ func (p *produceBody) each(topic func(t kmsg.ProduceRequestTopic), partition fun
 				return err
 			}
 			index := int32(binary.BigEndian.Uint32(at))
+			if err := p.place(); err != nil {
+				return err
+			}
 			n, err := p.length(4)
 			if err != nil {
 				return err
@@ -239,20 +258,23 @@ func (p *produceBody) each(topic func(t kmsg.ProduceRequestTopic), partition fun
 
 // topic reads a topic, up to its partitions.
 func (p *produceBody) topic() (t kmsg.ProduceRequestTopic, partitions int, err error) {
-	n := len(t.TopicID)
-	if p.version < 13 {
-		if n, err = p.length(2); err != nil {
-			return t, 0, err
-		}
-	}
-	name, err := p.next(n)
-	if err != nil {
+	if err := p.place(); err != nil {
 		return t, 0, err
 	}
-	if p.version < 13 {
-		t.Topic = string(name)
+	if p.version >= 13 {
+		id, err := p.next(len(t.TopicID))
+		if err != nil {
+			return t, 0, err
+		}
+		t.TopicID = [16]byte(id)
 	} else {
-		t.TopicID = [16]byte(name)
+		n, err := p.length(2)
+		if err != nil {
+			return t, 0, err
+		}
+		if t.Topic, err = p.text(n); err != nil {
+			return t, 0, err
+		}
 	}
 	partitions, err = p.count(5)
 	return t, partitions, err

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/record"
+	"github.com/tabletopic/tabletopic/security"
 )
 
 // A produceBody reads what kmsg writes, in each version.
@@ -36,14 +38,16 @@ func TestProduceBodyOfEachVersion(t *testing.T) {
 	}
 }
 
-// Whatever comes, produceBody and kmsg agree on it.
+// Whatever comes, produceBody and kmsg agree on it. (Of longer names, and more partitions, than fit into this, kmsg takes more.)
 func FuzzProduceBody(f *testing.F) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for version := int16(0); version <= 13; version++ {
 		f.Add(version, randomProduce(rng, version).AppendTo(nil))
 	}
 	f.Fuzz(func(t *testing.T, version int16, data []byte) {
-		version = max(0, version) % 14
+		if version = max(0, version) % 14; len(data) > maxText {
+			return
+		}
 		want := kmsg.NewPtrProduceRequest()
 		want.SetVersion(version)
 		wantErr := want.ReadFrom(data)
@@ -325,20 +329,37 @@ func TestPanicInALargeProduceClosesTheConnection(t *testing.T) {
 	assertIdle(t, b)
 }
 
-// A request is taken apart for as many partitions as it really has: counts that are larger than its bytes, or than any
-// sensible request, end the connection before there is memory for them.
+// Counts that are larger than the bytes of a request, or than any sensible request, and names that are longer than any, end the
+// connection before there is memory for them.
 func TestProduceWithImpossibleCounts(t *testing.T) {
-	b := start(t, Config{})
+	b := start(t, Config{MaxRequestMemory: 200 << 20})
 	head := []byte{0xff, 0xff, 0, 1, 0, 0, 0, 1} // no transactional id, acks, timeout
-	for name, body := range map[string][]byte{
-		"topics":                binary.BigEndian.AppendUint32(head, 1<<30),
-		"topics beyond all":     append(binary.BigEndian.AppendUint32(head, maxProducePartitions+1), make([]byte, 8<<20)...),
-		"partitions":            append(append(binary.BigEndian.AppendUint32(head, 1), 0, 1, 't'), 0x7f, 0xff, 0xff, 0xff),
-		"records":               append(append(binary.BigEndian.AppendUint32(head, 1), 0, 1, 't'), 0, 0, 0, 1, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff),
-		"negative topic length": append(binary.BigEndian.AppendUint32(head, 1), 0xff, 0xff, 0, 0, 0, 0),
+	topics := func(n uint32) []byte { return binary.BigEndian.AppendUint32(slices.Clone(head), n) }
+	partitions := func(n uint32) []byte {
+		body := topics(4)
+		for range 4 {
+			body = binary.BigEndian.AppendUint32(append(body, 0, 1, 't'), n)
+			body = append(body, make([]byte, 8*n)...)
+		}
+		return body
+	}
+	for name, c := range map[string]struct {
+		version byte
+		body    []byte
+	}{
+		"topics":                {8, topics(1 << 30)},
+		"topics beyond all":     {8, append(topics(maxProduceResults+1), make([]byte, 8<<20)...)},
+		"partitions":            {8, append(topics(1), 0, 1, 't', 0x7f, 0xff, 0xff, 0xff)},
+		"partitions beyond all": {8, partitions(maxProduceResults / 4)},
+		"records":               {8, append(topics(1), 0, 1, 't', 0, 0, 0, 1, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff)},
+		"negative topic length": {8, append(topics(1), 0xff, 0xff, 0, 0, 0, 0)},
+		"topic of a megabyte":   {9, append(append(binary.AppendUvarint([]byte{0, 0, 0, 1, 0, 0, 0, 1, 2}, 1<<20+1), make([]byte, 1<<20)...), 1, 0, 0)},
 	} {
 		w := b.dial(t)
-		frame := append([]byte{0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 7, 0xff, 0xff}, body...)
+		frame := append([]byte{0, 0, 0, 0, 0, 0, 0, c.version, 0, 0, 0, 7, 0xff, 0xff}, c.body...)
+		if c.version >= 9 {
+			frame = slices.Insert(frame, 14, 0)
+		}
 		binary.BigEndian.PutUint32(frame, uint32(len(frame)-4))
 		w.Write(frame) // the connection may end before
 		if answer, err := w.frame(); err == nil {
@@ -346,4 +367,44 @@ func TestProduceWithImpossibleCounts(t *testing.T) {
 		}
 	}
 	assertIdle(t, b)
+}
+
+// Results of many partitions count as memory of the request, and then of answers: who asks for more of them at a time than there is
+// room for waits or is cut off.
+func TestResultsOfAProduceTakeItsMemory(t *testing.T) {
+	const memory = 8 << 20
+	b := start(t, Config{MaxRequestBytes: memory, MaxRequestMemory: memory, StallTimeout: 200 * time.Millisecond})
+	body := append(produceHeader(0), 2, 2, 't')
+	body = binary.AppendUvarint(body, 100_000+1)
+	body = append(body, make([]byte, 100_000*6)...)
+	body = append(body, 0, 0)
+	binary.BigEndian.PutUint32(body, uint32(len(body)-4))
+	w := b.dial(t)
+	w.Write(body)
+	if answer, err := w.frame(); err == nil { // 25 MB of results
+		t.Errorf("an answer of %d bytes", len(answer))
+	}
+	if log := b.logged.String(); !strings.Contains(log, "no memory for the rest of it") {
+		t.Error(log)
+	}
+	assertIdle(t, b)
+}
+
+// Batches of a request whose end is malformed are in the log: they count for the quota of their client as others do.
+func TestMalformedEndOfAProduceCountsForItsQuota(t *testing.T) {
+	b := start(t, Config{})
+	topic := b.topic(t, "t", 4)
+	setQuota(t, b.dial(t), security.ProducerByteRate, 100_000, quotaOf("user", nil))
+	req := largeProduce(t, 9, topic, 4, 1_000_000)
+	frame := kmsg.NewRequestFormatter().AppendRequest(nil, req, 7)
+	frame[len(frame)-1] = 1 // a tag, of which nothing follows
+	w := b.dial(t)
+	w.Write(frame)
+	if answer, err := w.frame(); err == nil {
+		t.Fatalf("an answer of %d bytes", len(answer))
+	}
+	resp := b.dial(t).ask(produceRequest(9, topic, 0, -1, testBatch(t, 1, 10))).(*kmsg.ProduceResponse)
+	if resp.ThrottleMillis == 0 || resp.Topics[0].Partitions[0].BaseOffset != 1 {
+		t.Errorf("%+v, want a wait, and offset 1", resp)
+	}
 }
