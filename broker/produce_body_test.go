@@ -131,7 +131,7 @@ func largeProduce(t testing.TB, version int16, topic metadata.Topic, partitions,
 	req := produceRequest(version, topic, 0, -1, nil)
 	req.Topics[0].Partitions = nil
 	for i := range partitions {
-		batch, err := record.AppendBatch(nil, record.BatchOptions{}, []record.Record{{Timestamp: 1, Value: largeValue(i, bytes)}})
+		batch, err := record.AppendBatch(nil, record.BatchOptions{}, []record.Record{{Timestamp: time.Now().UnixMilli(), Value: largeValue(i, bytes)}})
 		if err != nil {
 			t.Fatal(err)
 		}
