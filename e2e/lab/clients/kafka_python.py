@@ -1,7 +1,7 @@
 """kafka-python. README.md has the contract."""
 from kafka import ConsumerGroupMetadata, KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
-from kafka.errors import CommitFailedError
+from kafka.errors import CommitFailedError, RebalanceInProgressError
 
 from script import *
 
@@ -67,7 +67,7 @@ def consume(leaving):
             yield from (r.value.decode() for r in batch)
         try:
             consumer.commit()
-        except CommitFailedError:  # of a rebalance
+        except (CommitFailedError, RebalanceInProgressError):  # of a rebalance, which is over or not
             pass
     consumer.close()
 
