@@ -3,6 +3,7 @@ package partition
 import (
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"sort"
 	"strconv"
@@ -165,6 +166,27 @@ func ParseTopicConfig(raw map[string]string) (TopicConfig, error) {
 		return TopicConfig{}, fmt.Errorf("%w: %w", ErrInvalidConfig, err)
 	}
 	return c, nil
+}
+
+// throttledReplicas is what lists of replicas for reassignments look like: PARTITION:BROKER, separated by commas, or all.
+var throttledReplicas = regexp.MustCompile(`^\s*(\*|\d+:\d+(\s*,\s*\d+:\d+)*)?\s*$`)
+
+// checkSet refuses what does not go together, and what Kafka refuses of settings without effect here, for it is a mistake.
+// It is for what is set now: a topic that was given such values before goes on with them.
+func (c *TopicConfig) checkSet(raw map[string]string) error {
+	if c.MinCompactionLag > c.MaxCompactionLag {
+		return fmt.Errorf("%w: min.compaction.lag.ms=%d is above max.compaction.lag.ms=%d", ErrInvalidConfig, c.MinCompactionLag, c.MaxCompactionLag)
+	}
+	const gzipLevel = "compression.gzip.level"
+	if v, ok := raw[gzipLevel]; ok && strings.TrimSpace(v) == "0" {
+		return fmt.Errorf("%w: %s=%q: want an integer from 1 to 9, or -1", ErrInvalidConfig, gzipLevel, v)
+	}
+	for _, name := range []string{"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"} {
+		if v := raw[name]; !throttledReplicas.MatchString(v) {
+			return fmt.Errorf("%w: %s=%q: want PARTITION:BROKER, separated by commas, or *", ErrInvalidConfig, name, v)
+		}
+	}
+	return nil
 }
 
 // canonicalConfig replaces aliases by the names they stand for.
@@ -402,7 +424,7 @@ func setCompression(c *TopicConfig, v string) (err error) {
 	}
 	c.Recompress = true
 	if c.Codec, err = record.ParseCodec(v); err != nil {
-		return fmt.Errorf("%w, or producer", err)
+		return fmt.Errorf("%w, uncompressed, or producer", err)
 	}
 	return nil
 }

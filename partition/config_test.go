@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/record"
 )
 
@@ -78,6 +79,40 @@ func TestTopicConfigRefuses(t *testing.T) {
 	_, err := ParseTopicConfig(map[string]string{"automq.table.topic.enable": "true", "table.topic.enable": "false"})
 	if !errors.Is(err, ErrInvalidConfig) {
 		t.Errorf("a key set twice by an alias: %v", err)
+	}
+}
+
+// What each value alone allows and Kafka refuses is refused when it is set, and where one is set of the whole that
+// results; a topic that has it from before works on.
+func TestSettingsThatDoNotGoTogetherAreRefusedWhenTheyAreSet(t *testing.T) {
+	n := newCluster(t).start()
+	create := func(topic string, config map[string]string) error {
+		_, err := n.CreateTopic(t.Context(), metadata.NewTopic{Name: topic, Partitions: 1, Config: config})
+		return err
+	}
+	for name, config := range map[string]map[string]string{
+		"lags":     {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"},
+		"gzip":     {"compression.gzip.level": "0"},
+		"leader":   {"leader.replication.throttled.replicas": "all"},
+		"follower": {"follower.replication.throttled.replicas": "0:1,1"},
+	} {
+		if err := create(name, config); !errors.Is(err, ErrInvalidConfig) {
+			t.Errorf("%v: %v, want ErrInvalidConfig", config, err)
+		}
+		if _, err := ParseTopicConfig(config); err != nil {
+			t.Errorf("%v of a topic that is there: %v", config, err)
+		}
+	}
+	fits := map[string]string{"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "10", "compression.gzip.level": "-1",
+		"leader.replication.throttled.replicas": "*", "follower.replication.throttled.replicas": "0:1, 1:1"}
+	if err := create("fits", fits); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.AlterConfig(t.Context(), "fits", map[string]string{"max.compaction.lag.ms": "9"}, nil); !errors.Is(err, ErrInvalidConfig) {
+		t.Errorf("a lag below the other that is set already: %v, want ErrInvalidConfig", err)
+	}
+	if _, err := n.AlterConfig(t.Context(), "fits", nil, []string{"max.compaction.lag.ms"}); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -403,6 +403,9 @@ func (s *Set) Partition(name string, index int32) (*Partition, error) {
 // cannot work.
 func (s *Set) CheckConfig(topic string, raw map[string]string) (TopicConfig, error) {
 	cfg, err := ParseTopicConfig(s.effective(topic, raw))
+	if err == nil {
+		err = cfg.checkSet(raw)
+	}
 	if err == nil && cfg.validates() && s.cfg.Validator == nil {
 		return cfg, fmt.Errorf("%w: there is no schema registry to validate payloads with", ErrInvalidConfig)
 	}
