@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -177,6 +178,7 @@ func TestKafkaTools(t *testing.T) {
 		{"", configTool, "--describe --entity-type topics --entity-name orders", 0, []string{"retention.ms=100000", "segment.bytes=1048576"}},
 		{"", configTool, "--alter --entity-type topics --entity-name orders --delete-config retention.ms", 0, []string{"Completed updating config"}},
 		{"", configTool, "--alter --entity-type topics --entity-name orders --add-config retention.ms=soon", 1, []string{"want an integer"}},
+		{"", configTool, "--alter --entity-type topics --entity-name orders --add-config min.compaction.lag.ms=10,max.compaction.lag.ms=5", 1, []string{"min.compaction.lag.ms=10 is above max.compaction.lag.ms=5"}},
 		{"", configTool, "--describe --entity-type brokers --entity-name 1 --all", 0, []string{"num.partitions=1"}},
 		{"", configTool, "--alter --entity-type brokers --entity-name 1 --add-config num.io.threads=3", 1, []string{"set them where it is started"}},
 		{"", configTool, "--alter --entity-type brokers --entity-name 1 --add-config leader.replication.throttled.rate=1000000", 0, []string{"Completed updating config for broker 1"}},
@@ -271,6 +273,23 @@ func TestKafkaToolsOfTransactions(t *testing.T) {
 	}, "--bootstrap-server", s.kafka)
 	if got := stable(); got != 4 {
 		t.Errorf("stable up to %d after it was aborted, want 4", got)
+	}
+	// The client begins again, for its transaction is open at the coordinator, which the tool then ends, and fences it.
+	if err := cl.ProduceSync(t.Context(), kgo.StringRecord("late")).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	k.session([]toolRun{
+		{"", "TransactionsCommand", "forceTerminateTransaction --transactionalId copier", 0, nil},
+		{"", "TransactionsCommand", "describe --transactional-id copier", 0, []string{"Empty", "30000", "None"}},
+		{"", "TransactionsCommand", "describe-producers --topic orders --partition 0", 0, []string{"None"}},
+		{"", "TransactionsCommand", "forceTerminateTransaction --transactionalId nobody", 0, nil},
+		{"", "TransactionsCommand", "abort --topic orders --partition 0 --start-offset 4", 1, []string{"Could not find any open transactions starting at offset 4"}},
+	}, "--bootstrap-server", s.kafka)
+	if got := stable(); got != 6 {
+		t.Errorf("stable up to %d after it was terminated, want 6", got)
+	}
+	if err := cl.ProduceSync(t.Context(), kgo.StringRecord("fenced")).FirstErr(); !errors.Is(err, kerr.InvalidProducerEpoch) {
+		t.Errorf("the producer of a transaction that was terminated: %v, want InvalidProducerEpoch", err)
 	}
 	if printed, code := k.run("", "TransactionsCommand", "--bootstrap-server", s.kafka, "find-hanging", "--broker-id", "1"); code != 0 || strings.Contains(printed, "orders") {
 		t.Errorf("exit %d: a transaction of a coordinator is taken for one that hangs:\n%s", code, printed)
