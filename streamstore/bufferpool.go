@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 	"time"
+	"unsafe"
 )
 
 const (
@@ -16,7 +17,8 @@ const (
 )
 
 // A bufferPool keeps large buffers that nobody uses for those that come: to clear the memory of each, which is used once,
-// and to collect it, costs more than much of what is done with it.
+// and to collect it, costs more than much of what is done with it. All begin and end with blocks of memory, so that they
+// can be written past the page cache.
 type bufferPool struct {
 	limit int64
 
@@ -36,7 +38,19 @@ func (p *bufferPool) get(least, want int) []byte {
 	if b := p.take(max(least, want/2), want); b != nil {
 		return b
 	}
-	return make([]byte, 0, want)
+	return alignedBuffer(want)[:0]
+}
+
+// alignedBuffer returns n bytes, rounded up to whole blocks, whose place in memory is a multiple of walBlock.
+func alignedBuffer(n int) []byte {
+	n = int(wholeBlocks(int64(n)))
+	b := make([]byte, n)
+	if off := int(uintptr(unsafe.Pointer(unsafe.SliceData(b))) % walBlock); off != 0 { // the allocator does so for these sizes, without a promise
+		b = make([]byte, n+walBlock)
+		off = int(uintptr(unsafe.Pointer(unsafe.SliceData(b))) % walBlock)
+		b = b[walBlock-off : walBlock-off+n : walBlock-off+n]
+	}
+	return b
 }
 
 // take returns the buffer from least bytes on that is nearest to want; nil if there is none.
@@ -61,7 +75,7 @@ func (p *bufferPool) take(least, want int) []byte {
 	return b[:0]
 }
 
-// put gives the pool buffers that nobody reads or writes any more. Where it is full, what was free for longest goes: it
+// put gives the pool buffers of get that nobody reads or writes any more. Where it is full, what was free for longest goes: it
 // does not fit what is wanted now.
 func (p *bufferPool) put(all ...[]byte) {
 	p.mu.Lock()

@@ -60,7 +60,7 @@ func DumpWAL(w io.Writer, data []byte) error {
 	for first := true; first || len(data) > 0; first = false {
 		h, body, tail, err := parseBulk(data)
 		if err != nil && !first && endsAt(bytes.NewReader(data), 0, int64(len(data))) {
-			d.title("rest of the block")
+			d.title("rest of the segment")
 			d.field(data, len(data), "zero")
 			return d.err
 		}
@@ -73,7 +73,7 @@ func DumpWAL(w io.Writer, data []byte) error {
 		}
 		d.title("WAL bulk %d", h.seq)
 		data = d.field(data, 4, "magic %q", walMagic[:])
-		data = d.field(data, 1, "version %d", walVersion)
+		data = d.field(data, 1, "version %d", h.version)
 		data = d.field(data, 1, "kind %d: %s", h.kind, kind)
 		data = d.field(data, 2, "zero")
 		data = d.field(data, 4, "node %d", h.node)
@@ -84,13 +84,19 @@ func DumpWAL(w io.Writer, data []byte) error {
 		data = d.field(data, 8, "body size %d", h.body)
 		data = d.field(data, 4, "zero")
 		data = d.field(data, 4, "CRC-32C of the header")
-		for i := 0; len(body) > 0; i++ {
-			r, rest, err := parseRecord(body)
+		for i, at := 0, 0; at < len(body); {
+			if next := skipFilling(body, at); next > at {
+				d.title("filling")
+				data = d.field(data, next-at, "filling")
+				at = next
+				continue
+			}
+			r, rest, err := parseRecord(body[at:])
 			if err != nil {
 				return d.fail(err)
 			}
 			d.title("record %d", i)
-			data = d.field(data, 1, "kind %d: payload follows", body[0])
+			data = d.field(data, 1, "kind %d: payload follows", body[at])
 			data = d.field(data, 3, "zero")
 			data = d.field(data, 4, "count %d", r.batch.Count)
 			data = d.field(data, 8, "stream %d", r.stream)
@@ -101,7 +107,7 @@ func DumpWAL(w io.Writer, data []byte) error {
 			if len(r.batch.Payload) > 0 {
 				data = d.field(data, len(r.batch.Payload), "payload")
 			}
-			body = rest
+			i, at = i+1, len(body)-len(rest)
 		}
 		d.title("trailer")
 		data = d.field(data, 8, "size of the bulk %d", h.size())

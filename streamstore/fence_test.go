@@ -493,10 +493,9 @@ func TestFileWALRefusesCorruption(t *testing.T) {
 		t.Fatal(err)
 	}
 	whole = slices.Clone(whole)
-	first := int64(walFenceSize + walRecordSize + len("first"))
-	second := first + int64(walFenceSize+walRecordSize+len("second")*300)
-	if len(whole) != walBlock {
-		t.Fatalf("segment of %d bytes, want the %d of its bulks and zeros up to %d", len(whole), second, walBlock)
+	first, second := int64(walBlock), int64(2*walBlock)
+	if len(whole) != walAhead {
+		t.Fatalf("segment of %d bytes, want its two bulks of a block each, and zeros up to %d", len(whole), walAhead)
 	}
 	read := func(data []byte) (bulks int, err error) {
 		fs := vfs.NewMem()
@@ -514,7 +513,7 @@ func TestFileWALRefusesCorruption(t *testing.T) {
 	if n, err := read(whole); n != 2 || err != nil {
 		t.Fatalf("whole file: %d bulks, %v", n, err)
 	}
-	for cut := range int64(len(whole)) {
+	for cut := int64(0); cut < walAhead; cut += 1 + cut/second*999 {
 		n, err := read(whole[:cut])
 		want := 0
 		if cut >= first {
@@ -540,12 +539,17 @@ func TestFileWALRefusesCorruption(t *testing.T) {
 		}
 	}
 	zeroed := slices.Clone(whole)
-	clear(zeroed[1024:1536]) // a sector of the last bulk that never reached the disk
+	clear(zeroed[:512]) // a sector with the header of a bulk that another one follows
+	if n, err := read(zeroed); n != 0 || !errors.Is(err, ErrCorrupt) {
+		t.Fatalf("header lost of a bulk that another one follows: %d bulks, %v", n, err)
+	}
+	zeroed = slices.Clone(whole)
+	clear(zeroed[first+1024:][:512]) // a sector of the last bulk that never reached the disk
 	if n, err := read(zeroed); n != 1 || err != nil {
 		t.Fatalf("sector lost: %d bulks, %v", n, err)
 	}
 	if n, err := read(append(zeroed[:second:second], whole[:first]...)); n != 1 || !errors.Is(err, ErrCorrupt) {
-		t.Fatalf("sector lost of a bulk that another one follows in its block: %d bulks, %v", n, err)
+		t.Fatalf("sector lost of a bulk that another one follows: %d bulks, %v", n, err)
 	}
 }
 

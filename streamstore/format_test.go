@@ -5,10 +5,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -24,6 +26,7 @@ func formatEntries() []entry {
 		{stream: &Stream{id: 7, epoch: 3}, batch: RecordBatch{BaseOffset: 100, Count: 5, MaxTimestamp: 1_700_000_000_123, Payload: []byte("hello, log")}},
 		{stream: &Stream{id: 8, epoch: 1}, batch: RecordBatch{BaseOffset: 0, Count: 1, MaxTimestamp: -1}},
 		{stream: &Stream{id: 7, epoch: 3}, batch: RecordBatch{BaseOffset: 105, Count: 1, MaxTimestamp: 1_700_000_000_456, Payload: bytes.Repeat([]byte{0xab}, 40)}},
+		{stream: &Stream{id: 7, epoch: 3}, batch: RecordBatch{BaseOffset: 106, Count: 2, MaxTimestamp: -1, Payload: bytes.Repeat([]byte{0xcd}, 4000)}}, // in the next chunk
 	}
 }
 
@@ -31,6 +34,14 @@ func formatBulk() []byte {
 	b := testBulk(42, formatEntries())
 	return bytes.Join(b.seal(Node{ID: 5, Epoch: 9}, nonce{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}), nil)
 }
+
+// formatSegment is the end of a segment file.
+func formatSegment() []byte {
+	return slices.Concat(formatBulk(), formatBulk(), make([]byte, walBlock))
+}
+
+// formatBulkV1 is the size of the first bulk of the fixtures of version 1.
+const formatBulkV1 = 262
 
 func formatFence() []byte {
 	return appendFence(nil, 5, 9, 43, nonce{0xf0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16})
@@ -64,26 +75,31 @@ func formatComposite() []byte {
 	}})
 }
 
-// What version 1 looks like is fixed: a fixture is read as its text says, and written again
-// byte for byte.
-func TestFormatV1(t *testing.T) {
+// What each version looks like is fixed: a fixture is read as its text says, and what is written
+// today is that of the newest, byte for byte.
+func TestFormats(t *testing.T) {
 	for _, f := range []struct {
 		name   string
-		encode func() []byte
+		encode func() []byte // nil if it is not written any more
 		dump   func(io.Writer, []byte) error
-		sum    int // where the checksum lies that covers the version; from the end if negative
+		newest byte
+		sum    int                // where the checksum lies that covers the version; from the end if negative
+		whole  func(cut int) bool // whether what a cut leaves is right
 	}{
-		{"wal", formatBulk, DumpWAL, walHeaderSize - 4},
-		{"wal_fence", formatFence, DumpWAL, walHeaderSize - 4},
-		{"wal_segment", func() []byte { return slices.Concat(formatBulk(), formatBulk()) }, DumpWAL, walHeaderSize - 4},
-		{"wal_segment_block", func() []byte { return append(formatBulk(), make([]byte, walBlock-len(formatBulk()))...) }, DumpWAL, walHeaderSize - 4},
-		{"stream_set_object", formatStreamSet, DumpObject, objectHeaderSize - 4},
-		{"stream_object", formatStream, DumpObject, objectHeaderSize - 4},
-		{"composite_object", formatComposite, DumpComposite, -compositeTrailerSize},
+		{"v1/wal", nil, DumpWAL, walVersion, walHeaderSize - 4, nil},
+		{"v1/wal_fence", nil, DumpWAL, walVersion, walHeaderSize - 4, nil},
+		{"v1/wal_segment", nil, DumpWAL, walVersion, walHeaderSize - 4, func(cut int) bool { return cut == formatBulkV1 }},
+		{"v1/wal_segment_block", nil, DumpWAL, walVersion, walHeaderSize - 4, func(cut int) bool { return cut >= formatBulkV1 }},
+		{"v2/wal", formatBulk, DumpWAL, walVersion, walHeaderSize - 4, nil},
+		{"v2/wal_fence", formatFence, DumpWAL, walVersion, walHeaderSize - 4, nil},
+		{"v2/wal_segment", formatSegment, DumpWAL, walVersion, walHeaderSize - 4, func(cut int) bool { return cut == len(formatBulk()) || cut >= 2*len(formatBulk()) }},
+		{"v1/stream_set_object", formatStreamSet, DumpObject, objectVersion, objectHeaderSize - 4, nil},
+		{"v1/stream_object", formatStream, DumpObject, objectVersion, objectHeaderSize - 4, nil},
+		{"v1/composite_object", formatComposite, DumpComposite, compositeVersion, -compositeTrailerSize, nil},
 	} {
 		t.Run(f.name, func(t *testing.T) {
-			bin := filepath.Join("testdata", "format", "v1", f.name+".bin")
-			txt := filepath.Join("testdata", "format", "v1", f.name+".txt")
+			bin := filepath.Join("testdata", "format", f.name+".bin")
+			txt := filepath.Join("testdata", "format", f.name+".txt")
 			if _, err := os.Stat(bin); *newFixtures && errors.Is(err, os.ErrNotExist) {
 				var text bytes.Buffer
 				if err := errors.Join(f.dump(&text, f.encode()), os.MkdirAll(filepath.Dir(bin), 0o755),
@@ -106,12 +122,12 @@ func TestFormatV1(t *testing.T) {
 			if d := cmp.Diff(strings.Split(got.String(), "\n"), strings.Split(string(want), "\n")); d != "" {
 				t.Errorf("dump (-got +want):\n%s", d)
 			}
-			if !bytes.Equal(f.encode(), data) {
+			if f.encode != nil && !bytes.Equal(f.encode(), data) {
 				t.Error("the encoder writes other bytes than the fixture has")
 			}
 			// No bit can change unnoticed, or so that it looks like a newer version, and nothing
 			// can be missing.
-			for bit := range len(data) * 8 {
+			for bit := 0; bit < len(data)*8; bit += 1 + len(data)/1000 {
 				flipped := bytes.Clone(data)
 				flipped[bit/8] ^= 1 << (bit % 8)
 				if err := f.dump(io.Discard, flipped); !errors.Is(err, ErrCorrupt) {
@@ -119,8 +135,8 @@ func TestFormatV1(t *testing.T) {
 				}
 			}
 			for n := range len(data) {
-				if f.name == "wal_segment" && n == len(data)/2 || f.name == "wal_segment_block" && n >= len(formatBulk()) {
-					continue // one whole bulk
+				if f.whole != nil && f.whole(n) {
+					continue
 				}
 				if err := f.dump(io.Discard, data[:n]); err == nil {
 					t.Fatalf("cut at %d of %d: no error", n, len(data))
@@ -130,10 +146,10 @@ func TestFormatV1(t *testing.T) {
 			if sum < 0 {
 				sum += len(data)
 			}
-			newer[4] = 2
+			newer[4] = f.newest + 1
 			binary.BigEndian.PutUint32(newer[sum:], checksum(newer[:sum]))
-			if err := f.dump(io.Discard, newer); !errors.Is(err, errNewer) || errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "version 2") {
-				t.Fatalf("version 2: %v, want it refused by name", err)
+			if err := f.dump(io.Discard, newer); !errors.Is(err, errNewer) || errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), fmt.Sprintf("version %d", f.newest+1)) {
+				t.Fatalf("version %d: %v, want it refused by name", f.newest+1, err)
 			}
 		})
 	}
@@ -177,31 +193,57 @@ func FuzzWALBulk(f *testing.F) {
 	f.Add(formatBulk())
 	f.Add(formatFence())
 	f.Fuzz(func(t *testing.T, data []byte) {
-		h, body, tail, err := parseBulk(fixBulk(data))
+		h, body, _, err := parseBulk(fixBulk(data))
 		if err != nil {
 			return
 		}
-		data = fixBulk(data)
-		size := len(data) - len(tail)
-		var entries []entry
-		for len(body) > 0 {
-			r, rest, err := parseRecord(body)
-			if err != nil {
-				return
-			}
-			entries = append(entries, entry{stream: &Stream{id: r.stream, epoch: r.epoch}, batch: r.batch})
-			body = rest
-		}
-		if h.kind != bulkData || len(entries) != int(h.count) {
+		entries, ok := bulkEntries(body)
+		if !ok || h.kind != bulkData || len(entries) != int(h.count) {
 			return
 		}
-		b := testBulk(h.seq, entries)
-		again := bytes.Join(b.seal(Node{h.node, h.epoch}, h.nonce), nil)
-		h2, _, _, err := parseBulk(again)
-		if err != nil || h2 != h || len(again) != size {
-			t.Fatalf("encoded again: %+v of %d bytes, %v, want %+v of %d", h2, len(again), err, h, size)
+		again := bytes.Join(testBulk(h.seq, entries).seal(Node{h.node, h.epoch}, h.nonce), nil)
+		h2, body, tail, err := parseBulk(again)
+		if err != nil || len(tail) > 0 || h2.seq != h.seq || h2.node != h.node || h2.epoch != h.epoch || h2.nonce != h.nonce || h2.count != h.count {
+			t.Fatalf("encoded again: %+v, %v, want %+v", h2, err, h)
+		}
+		entries2, ok := bulkEntries(body)
+		if !ok || !reflect.DeepEqual(entries2, entries) {
+			t.Fatalf("encoded again: other records")
 		}
 	})
+}
+
+// Filling, which is in two blocks where the trailer finds no room behind the records, is no record:
+// a bulk of records of whatever sizes is read as what was put into it.
+func TestBulksOfAllSizes(t *testing.T) {
+	for size := range 2*walBlock + 100 {
+		for _, more := range [][]int{nil, {0}, {walBlock, 1}} {
+			var want []entry
+			for i, n := range append([]int{size}, more...) {
+				want = append(want, entry{stream: &Stream{id: 1, epoch: 2}, batch: RecordBatch{BaseOffset: int64(i), Count: 1, MaxTimestamp: 3, Payload: bytes.Repeat([]byte{recordFilling}, n)}})
+			}
+			_, body, tail, err := parseBulk(bytes.Join(testBulk(1, want).seal(Node{1, 1}, nonce{1}), nil))
+			if err != nil || len(tail) > 0 {
+				t.Fatalf("%d bytes and %d: %d bytes too many, %v", size, more, len(tail), err)
+			}
+			if got, ok := bulkEntries(body); !ok || !reflect.DeepEqual(got, want) {
+				t.Fatalf("%d bytes and %d: read %d records, %t, want %d", size, more, len(got), ok, len(want))
+			}
+		}
+	}
+}
+
+// bulkEntries returns the records of a body; false if one is refused.
+func bulkEntries(body []byte) (entries []entry, ok bool) {
+	for at := skipFilling(body, 0); at < len(body); {
+		r, rest, err := parseRecord(body[at:])
+		if err != nil {
+			return nil, false
+		}
+		entries = append(entries, entry{stream: &Stream{id: r.stream, epoch: r.epoch}, batch: r.batch})
+		at = skipFilling(body, len(body)-len(rest))
+	}
+	return entries, true
 }
 
 // fixBulk sets the checksums of what may be a bulk, so that the fuzzer gets past them.
@@ -210,7 +252,7 @@ func fixBulk(data []byte) []byte {
 		return data
 	}
 	data = bytes.Clone(data)
-	h := bulkHeader{kind: data[5], body: uint64(len(data) - walFenceSize)}
+	h := bulkHeader{version: walVersion, kind: data[5], body: uint64(len(data) - walFenceSize)}
 	if old, _, err := parseBulkHeader(data); err == nil {
 		h = old
 		h.body = uint64(len(data) - walFenceSize)

@@ -626,7 +626,11 @@ func (r *reader) run(q *request) {
 		if gap := l.entry.Position - at; gap > 0 {
 			bufs = append(bufs, make([]byte, gap))
 		}
-		l.data = r.pool.get(int(l.entry.Size), int(l.entry.Size))[:l.entry.Size]
+		if size := int(l.entry.Size); size < minPooled { // no whole blocks for what the pool does not keep
+			l.data = make([]byte, size)
+		} else {
+			l.data = r.pool.get(size, size)[:size]
+		}
 		bufs = append(bufs, l.data)
 		at = l.entry.Position + int64(l.entry.Size)
 	}

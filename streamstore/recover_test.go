@@ -354,11 +354,8 @@ func TestRecoveryRefusesGap(t *testing.T) {
 	st := e.create(dead, 1, 1)[0]
 	appendAll(t, st, "a")
 	dead.abandon()
-	rec := make([]byte, walRecordSize+1)
-	putRecordHeader(rec, walRecord{stream: st.ID(), epoch: 1, batch: RecordBatch{BaseOffset: 2, Count: 1, Payload: []byte("c")}})
-	h := bulkHeader{kind: bulkData, node: 1, count: 1, epoch: dead.Node().Epoch, seq: 1, body: uint64(len(rec))}
-	body := append(appendBulkHeader(nil, h), rec...)
-	if err := e.memory.Put(ctx, walKey(1, h.epoch, 1), appendBulkTrailer(body, h.size(), crcUpdate(0, body))); err != nil {
+	b := testBulk(1, []entry{{stream: &Stream{id: st.ID(), epoch: 1}, batch: RecordBatch{BaseOffset: 2, Count: 1, Payload: []byte("c")}}})
+	if err := e.memory.Put(ctx, walKey(1, dead.Node().Epoch, 1), b.seal(dead.Node(), nonce{1})...); err != nil {
 		t.Fatal(err)
 	}
 	_, err := s.Recover(ctx, 1, nil)

@@ -265,8 +265,8 @@ func (r *recovery) replay(ctx context.Context, w WALState, wal walReader) error 
 // bulk takes the records of one bulk.
 func (r *recovery) bulk(ctx context.Context, seq uint64, body []byte) error {
 	size := int64(len(body))
-	for len(body) > 0 {
-		rec, tail, err := parseRecord(body)
+	for at := skipFilling(body, 0); at < len(body); {
+		rec, tail, err := parseRecord(body[at:])
 		if err == nil && r.block != nil && len(r.block.spans) >= r.s.cfg.UploadStreams && r.block.spans[rec.stream] == nil {
 			r.block.mark = seq // the rest of the bulk comes with the next block
 			err = r.flush(ctx)
@@ -275,9 +275,9 @@ func (r *recovery) bulk(ctx context.Context, seq uint64, body []byte) error {
 			err = r.add(rec)
 		}
 		if err != nil {
-			return fmt.Errorf("record at byte %d of bulk %d: %w", walHeaderSize+size-int64(len(body)), seq, err)
+			return fmt.Errorf("record at byte %d of bulk %d: %w", walHeaderSize+at, seq, err)
 		}
-		body = tail
+		at = skipFilling(body, len(body)-len(tail))
 	}
 	r.done.Bulks++
 	if r.progress != nil {

@@ -280,7 +280,7 @@ func (s *Store) forget(streams []*Stream) {
 // goroutine.
 func (s *Store) acknowledge(b *bulk) {
 	s.metrics.bulks.Inc()
-	s.metrics.walBytes.Add(float64(b.size + walTrailerSize))
+	s.metrics.walBytes.Add(float64(b.whole()))
 	s.metrics.append.ok.Add(float64(len(b.entries)))
 	if s.cache.add(b, s.cfg.UploadBytes, s.cfg.UploadStreams, time.Now()) {
 		s.upload.signal()

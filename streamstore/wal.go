@@ -15,8 +15,9 @@ import (
 // A walDevice makes the bulks of one life durable.
 type walDevice interface {
 	// write returns nil once the bulk is durable and the device has seen that no fence was
-	// there. It retries what may pass, until ctx ends. Any error is final: the bulk and all
-	// after it must not be acknowledged. With settled nothing reads the bulk any more.
+	// there. Each piece of the bulk is whole blocks, in memory too. It retries what may pass,
+	// until ctx ends. Any error is final: the bulk and all after it must not be acknowledged.
+	// With settled nothing reads the bulk any more.
 	write(ctx context.Context, seq uint64, bulk [][]byte) (settled bool, err error)
 	// trim removes bulks below mark. Metadata must have moved the mark before.
 	trim(ctx context.Context, mark uint64) error
@@ -27,9 +28,9 @@ type walDevice interface {
 // copied into its chunks once; the device, the log cache, fetches and uploads share them.
 type bulk struct {
 	seq     uint64   // set when its write starts
-	chunks  [][]byte // chunk 0 starts with the header; chunks never move
+	chunks  [][]byte // chunk 0 starts with the header; chunks never move, and begin and end with blocks
 	entries []entry
-	size    int64          // bytes in chunks, header included
+	size    int64          // bytes up to here: header, records, and the filling of all chunks but the last
 	memory  int64          // what the bulk occupies: whole chunks, and the overhead of its batches
 	opened  time.Time      // when its first append came
 	due     time.Time      // when to close it
@@ -50,10 +51,8 @@ type entry struct {
 // reserve returns n bytes that stay where they are. chunk is about the capacity of a new chunk.
 func (b *bulk) reserve(n, chunk int, pool *bufferPool) []byte {
 	last := len(b.chunks) - 1
-	if last < 0 || cap(b.chunks[last])-len(b.chunks[last]) < n {
-		c := pool.get(n, max(n, chunk))
-		b.chunks = append(b.chunks, c)
-		b.memory += int64(cap(c))
+	if last < 0 || cap(b.chunks[last])-len(b.chunks[last]) < n+walTrailerSize {
+		b.grow(n+walTrailerSize, chunk, pool)
 		last++
 	}
 	at := len(b.chunks[last])
@@ -62,31 +61,46 @@ func (b *bulk) reserve(n, chunk int, pool *bufferPool) []byte {
 	return b.chunks[last][at : at+n : at+n]
 }
 
-// seal completes header and trailer and returns the bytes to write.
+// grow begins a chunk with room for least bytes, of about the capacity chunk.
+func (b *bulk) grow(least, chunk int, pool *bufferPool) {
+	c := pool.get(least, max(least, chunk))
+	b.chunks = append(b.chunks, c)
+	b.memory += int64(cap(c))
+	b.size = wholeBlocks(b.size)
+}
+
+// whole is the size of the bulk if nothing more comes.
+func (b *bulk) whole() int64 { return wholeBlocks(b.size + walTrailerSize) }
+
+// seal completes the bulk and returns the bytes to write, which are the chunks' own.
 func (b *bulk) seal(node Node, by nonce) [][]byte {
 	b.copying.Wait()
 	h := bulkHeader{
-		kind: bulkData, node: node.ID, count: uint32(len(b.entries)), epoch: node.Epoch,
-		seq: b.seq, nonce: by, body: uint64(b.size - walHeaderSize),
+		version: walVersion, kind: bulkData, node: node.ID, count: uint32(len(b.entries)), epoch: node.Epoch,
+		seq: b.seq, nonce: by, body: uint64(b.whole() - walFenceSize),
 	}
 	appendBulkHeader(b.chunks[0][:0], h)
-	return append(slices.Clip(b.chunks), appendBulkTrailer(make([]byte, 0, walTrailerSize), h.size(), b.checksum()))
-}
-
-// checksum is that of header and records: of the chunks, in which the entries follow one another.
-func (b *bulk) checksum() uint32 {
-	chunk, at := 0, walHeaderSize
-	crc := crc32c.Checksum(b.chunks[0][:at])
-	for i := range b.entries {
-		e := &b.entries[i]
-		if at == len(b.chunks[chunk]) {
-			chunk, at = chunk+1, 0
+	pieces := make([][]byte, len(b.chunks))
+	last := len(pieces) - 1
+	crc, at, next := crc32c.Checksum(b.chunks[0][:walHeaderSize]), walHeaderSize, 0
+	for i, c := range b.chunks {
+		trailer := 0
+		if i == last {
+			trailer = walTrailerSize
 		}
-		header := b.chunks[chunk][at : at+walRecordSize]
-		at += walRecordSize + len(e.batch.Payload)
-		crc = crc32c.Extend(crc32c.Update(crc, header), e.batch.Payload, e.sum)
+		pieces[i] = c[:wholeBlocks(int64(len(c)+trailer))]
+		filling := pieces[i][len(c) : len(pieces[i])-trailer]
+		fill(filling)
+		for ; at < len(c); next++ {
+			e := &b.entries[next]
+			crc = crc32c.Extend(crc32c.Update(crc, c[at:at+walRecordSize]), e.batch.Payload, e.sum)
+			at += walRecordSize + len(e.batch.Payload)
+		}
+		at = 0
+		crc = crc32c.Update(crc, filling)
 	}
-	return crc
+	appendBulkTrailer(pieces[last][:len(pieces[last])-walTrailerSize], h.size(), crc)
+	return pieces
 }
 
 // wal is the write-ahead log of this life of the node. Appends join the current bulk; its
@@ -192,14 +206,14 @@ func (w *wal) append(ctx context.Context, st *Stream, b RecordBatch, sum uint32,
 		w.openLocked(size)
 	}
 	cur := w.cur
-	held := cur.memory
+	held, before := cur.memory, cur.size
 	rec := cur.reserve(size, int(max(minChunk, min(cur.size, w.cfg.WALBytes-cur.size))), w.pool)
 	cur.memory += batchOverhead
 	payload := b.Payload
 	b.Payload = rec[walRecordSize:]
 	cur.entries = append(cur.entries, entry{st, b, sum, done})
 	cur.copying.Add(1)
-	w.unflushed += int64(size)
+	w.unflushed += cur.size - before
 	w.waiting += cur.memory - held
 	w.unuploaded += cur.memory - held
 	if cur.size >= w.cfg.WALBytes {
@@ -225,7 +239,9 @@ func (w *wal) full(size int64) bool {
 func (w *wal) openLocked(size int) {
 	now := time.Now()
 	w.cur = &bulk{opened: now, due: w.dueLocked(now)}
-	w.cur.reserve(walHeaderSize, max(w.chunkHint, walHeaderSize+size), w.pool)
+	w.cur.grow(walFenceSize+size, w.chunkHint, w.pool)
+	w.cur.reserve(walHeaderSize, 0, w.pool)
+	w.unflushed += w.cur.size
 	w.waiting += w.cur.memory
 	w.unuploaded += w.cur.memory
 	w.evict(max(0, w.cfg.LogCacheBytes-w.waiting-w.cfg.WALBytes))
@@ -406,7 +422,7 @@ func (w *wal) acknowledge(queue []*bulk) []*bulk {
 	n := 0
 	var bytes, memory int64
 	for n < len(queue) && queue[n].written {
-		bytes += queue[n].size - walHeaderSize
+		bytes += queue[n].size
 		memory += queue[n].memory
 		n++
 	}

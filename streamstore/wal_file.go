@@ -14,7 +14,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/tabletopic/tabletopic/internal/invariant"
@@ -29,8 +28,8 @@ const (
 	walFenceFile     = "FENCE"
 	walSegmentBytes  = 64 << 20
 
-	walBlock       = 4 << 10 // what is written past the page cache is whole blocks: any disk takes these
-	walBufferBytes = 1 << 20 // and so much of it at once
+	walAhead  = 64 << 10 // where a smaller bulk makes the file longer, it does by this
+	walPieces = 1024     // of a bulk that are written at once: IOV_MAX of Linux
 )
 
 func walNodeDir(dir string, node NodeID) string {
@@ -53,21 +52,23 @@ type walSegment struct {
 // safe: if the writer saw no FENCE, its bytes were in the file before FENCE came to be and
 // so before the taker read; else it acknowledges nothing.
 //
-// Where the file system can, bulks are written past the page cache: to have pages found, filled,
-// marked and sought out again by the fsync costs more than a copy into a buffer that stays. What
-// goes that way is whole blocks, so zeros follow a bulk up to the end of its block, and that block
-// is written again with what follows. The bytes that it held are the same then: on a disk that
-// writes each of its sectors whole or not at all, a crash in between leaves older bulks as they
-// were, whatever it leaves of the newer one.
+// Where the file system can, bulks are written past the page cache, from where their records were
+// put together: to have pages found, filled, marked and sought out again by the fsync costs more
+// than all else that is done with them. No block that holds a bulk is written again: what a crash
+// leaves of the last one, sector by sector, is of no older one.
+//
+// To make a file longer is a second write for its fsync, into the file system's journal. A bulk of
+// less than walAhead brings zeros up to that, so that those which follow find room in the file.
 type fileWAL struct {
 	fs      vfs.FS
 	dir     string
 	log     *slog.Logger
 	file    vfs.File // last segment; nil before the first bulk
 	direct  vfs.File // the same, past the page cache; nil if that is not possible
-	size    int64    // of the bulks in the last segment
+	size    int64    // of the bulks in the last segment …
+	ahead   int64    // … and of its file, which zeros may end
 	refused bool     // direct was, and the log has it
-	buffer  []byte   // walBufferBytes, aligned; begins with the bytes of the block that the last segment's bulks end in
+	zeros   []byte   // walAhead of them
 
 	mu       sync.Mutex   // the WAL's writer adds segments, the upload loop trims them
 	segments []walSegment // guarded by mu
@@ -75,7 +76,7 @@ type fileWAL struct {
 
 // openFileWAL makes the directory of a new life.
 func openFileWAL(fs vfs.FS, dir string, node Node, log *slog.Logger) (*fileWAL, error) {
-	d := &fileWAL{fs: fs, log: log, dir: walLifeDir(dir, node.ID, node.Epoch)}
+	d := &fileWAL{fs: fs, log: log, dir: walLifeDir(dir, node.ID, node.Epoch), zeros: alignedBuffer(walAhead)}
 	if err := makeDir(fs, d.dir); err != nil {
 		return nil, fmt.Errorf("make WAL directory %s: %w", d.dir, err)
 	}
@@ -122,11 +123,7 @@ func (d *fileWAL) writeSync(ctx context.Context, seq uint64, bulk [][]byte) erro
 			return err
 		}
 	}
-	appendTo := d.appendPages
-	if d.direct != nil {
-		appendTo = d.appendBlocks
-	}
-	if err := appendTo(ctx, bulk); err != nil {
+	if err := d.append(ctx, bulk); err != nil {
 		return err
 	}
 	if invariant.Off("file-wal-fsync") {
@@ -135,88 +132,76 @@ func (d *fileWAL) writeSync(ctx context.Context, seq uint64, bulk [][]byte) erro
 	return d.file.SyncData()
 }
 
-// appendPages writes pieces to the end of the segment through the page cache.
-func (d *fileWAL) appendPages(ctx context.Context, pieces [][]byte) error {
-	for _, p := range pieces {
-		n, err := d.writeAt(ctx, d.file, p, d.size)
-		d.size += int64(n)
-		if err != nil {
-			return err
-		}
+// append writes a bulk behind those of the segment.
+func (d *fileWAL) append(ctx context.Context, bulk [][]byte) error {
+	size := int64(0)
+	for _, p := range bulk {
+		size += int64(len(p))
 	}
-	return nil
-}
-
-// appendBlocks does so past the page cache.
-func (d *fileWAL) appendBlocks(ctx context.Context, pieces [][]byte) error {
-	held := int(d.size % walBlock)
-	for len(pieces) > 0 {
-		n := copy(d.buffer[held:], pieces[0])
-		held += n
-		if n < len(pieces[0]) {
-			pieces[0] = pieces[0][n:]
-		} else if pieces = pieces[1:]; len(pieces) > 0 {
-			continue
-		}
-		if err := d.writeBlocks(ctx, held); err != nil {
-			return err
-		}
-		held = int(d.size % walBlock)
+	rest, at := slices.Clone(bulk), d.size
+	end := at + size
+	if end > d.ahead && size < walAhead {
+		rest = append(rest, d.zeros[:walAhead-size])
+		end = at + walAhead
 	}
-	return nil
-}
-
-// writeBlocks writes the first held bytes of the buffer where the last block of the segment begins, and keeps of them what
-// is not a whole block.
-func (d *fileWAL) writeBlocks(ctx context.Context, held int) error {
-	at := d.size - d.size%walBlock
-	end := (held + walBlock - 1) / walBlock * walBlock
-	clear(d.buffer[held:end])
-	var err error
-	if d.direct != nil {
-		_, err = d.writeAt(ctx, d.direct, d.buffer[:end], at)
+	write := func() error {
+		for len(rest) > 0 {
+			n, err := d.writeSome(rest, at)
+			at += int64(n)
+			for len(rest) > 0 && n >= len(rest[0]) {
+				n -= len(rest[0])
+				rest = rest[1:]
+			}
+			if len(rest) > 0 {
+				rest[0] = rest[0][n:]
+			}
+			if vfs.IsNoSpaceError(err) && at >= d.size+size { // it is zeros that find no room
+				end = at / walBlock * walBlock
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
 	}
-	if errors.Is(err, syscall.EINVAL) { // the file system has no such writes, or one ended within a block when the disk was full
+	err := d.withRoom(ctx, write)
+	if d.direct != nil && errors.Is(err, syscall.EINVAL) { // the file system has no such writes, or one ended within a block when the disk was full
 		d.throughCache(err)
 		err = d.direct.Close()
 		d.direct = nil
-	}
-	if d.direct == nil && err == nil {
-		_, err = d.writeAt(ctx, d.file, d.buffer[:held], at)
+		if err == nil {
+			err = d.withRoom(ctx, write)
+		}
 	}
 	if err != nil {
 		return err
 	}
-	d.size = at + int64(held)
-	if !invariant.Off("file-wal-block-kept") {
-		copy(d.buffer, d.buffer[held/walBlock*walBlock:held])
-	}
+	d.size += size
+	d.ahead = max(d.ahead, end)
 	return nil
 }
 
-// writeAt returns how much of b it wrote.
-func (d *fileWAL) writeAt(ctx context.Context, f io.WriterAt, b []byte, at int64) (written int, err error) {
-	err = d.withRoom(ctx, func() error {
-		n, err := f.WriteAt(b[written:], at+int64(written)) // Write of a vfs.File may change b, which readers share
-		written += n
-		return err
-	})
-	return written, err
+// writeSome writes from the beginning of pieces, one of them or more, and returns how many bytes.
+func (d *fileWAL) writeSome(pieces [][]byte, at int64) (int, error) {
+	if d.direct == nil {
+		return d.file.WriteAt(pieces[0], at) // Write of a vfs.File may change what readers share
+	}
+	n, err := d.fs.(directFS).WriteDirect(d.direct, pieces[:min(len(pieces), walPieces)], at)
+	if n == 0 && err == nil {
+		err = io.ErrShortWrite
+	}
+	return n, err
 }
 
 // A directFS is a file system that can be written past its page cache.
 type directFS interface {
-	// OpenDirect opens a file that exists. What is written to it is whole blocks, in the file and in memory; anything else
-	// ends with EINVAL, as any write does if the file system turns out not to be able to. A sync of the file, opened
-	// otherwise, makes it durable.
+	// OpenDirect opens a file that exists for WriteDirect.
 	OpenDirect(name string) (vfs.File, error)
-}
-
-// alignedBuffer returns n bytes whose place in memory is a multiple of walBlock.
-func alignedBuffer(n int) []byte {
-	b := make([]byte, n+walBlock)
-	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (walBlock - 1)
-	return b[skip : skip+n : skip+n]
+	// WriteDirect writes pieces, one behind another, and returns how many bytes it wrote, which may be fewer. Each piece is
+	// whole blocks, in the file and in memory; anything else ends with EINVAL, as any write does if the file system turns out
+	// not to be able to. A sync of the file, opened otherwise, makes it durable.
+	WriteDirect(f vfs.File, pieces [][]byte, at int64) (int, error)
 }
 
 // roomInterval is how often a full disk is tried again.
@@ -276,7 +261,7 @@ func (d *fileWAL) rotate(seq uint64) error {
 	if err := syncDir(d.fs, d.dir); err != nil {
 		return errors.Join(err, f.Close())
 	}
-	d.file, d.size = f, 0
+	d.file, d.size, d.ahead = f, 0, 0
 	d.openDirect(name)
 	d.mu.Lock()
 	d.segments = append(d.segments, walSegment{name, seq})
@@ -296,9 +281,6 @@ func (d *fileWAL) openDirect(name string) {
 		return
 	}
 	d.direct = f
-	if d.buffer == nil {
-		d.buffer = alignedBuffer(walBufferBytes)
-	}
 }
 
 // throughCache says, once, why a segment goes through the page cache.
@@ -348,6 +330,7 @@ type fileWALReader struct {
 	by    Node
 	nonce nonce
 	log   *slog.Logger
+	wrote nonce  // of the bulks that were read; zero before the first
 	end   uint64 // sequence after the last whole bulk, after read
 }
 
@@ -428,8 +411,8 @@ func listSegments(fs vfs.FS, dir string) ([]walSegment, error) {
 	return segments, nil
 }
 
-// readSegment returns the sequence after the segment's last whole bulk. Any may end in the zeros
-// of a block that the next bulk did not come to, the last alone in a torn one.
+// readSegment returns the sequence after the segment's last whole bulk. Any may end in zeros that
+// no bulk came to, the last alone in a torn one.
 func (r *fileWALReader) readSegment(ctx context.Context, name string, seq uint64, last bool, fn func(seq uint64, body []byte) error) (uint64, error) {
 	f, err := r.fs.Open(name)
 	if err != nil {
@@ -451,13 +434,14 @@ func (r *fileWALReader) readSegment(ctx context.Context, name string, seq uint64
 		if errors.Is(err, ErrCorrupt) && endsAt(f, pos, size) {
 			return seq, nil
 		}
-		if errors.Is(err, ErrCorrupt) && last && torn(f, data, pos, size, h) {
+		if errors.Is(err, ErrCorrupt) && last && torn(f, data, pos, size, h) && !r.followed(f, pos, size, seq) {
 			r.log.Info("WAL ends in a bulk torn by a crash, never acknowledged", "file", name, "position", pos, "bytes", size-pos)
 			return seq, nil
 		}
 		if err != nil {
 			return seq, fmt.Errorf("WAL segment %s at byte %d of %d: %w", name, pos, size, err)
 		}
+		r.wrote = h.nonce
 		if seq >= r.state.Mark {
 			if err := fn(seq, data[walHeaderSize:len(data)-walTrailerSize]); err != nil {
 				return seq, fmt.Errorf("WAL segment %s, bulk at byte %d: %w", name, pos, err)
@@ -486,10 +470,10 @@ func readFileBulk(f io.ReaderAt, pos, size int64) ([]byte, bulkHeader, error) {
 	return data, h, err
 }
 
-// endsAt reports whether the bulks of a segment may end at pos: nothing is there up to the end of
-// the block but zeros, and nothing at all behind it.
+// endsAt reports whether the bulks of a segment may end at pos: less than walAhead is behind it, and
+// only zeros.
 func endsAt(f io.ReaderAt, pos, size int64) bool {
-	if size-pos >= walBlock {
+	if size-pos >= walAhead {
 		return false
 	}
 	rest := make([]byte, max(size-pos, 0))
@@ -524,6 +508,25 @@ func torn(f io.ReaderAt, data []byte, pos, size int64, h bulkHeader) bool {
 			return true
 		}
 		at = end
+	}
+	return false
+}
+
+// followed reports whether the header of a bulk behind pos, where that of number seq is, says a
+// later number: then the one at pos was durable, whatever is left of it. A header in a payload has
+// another nonce.
+func (r *fileWALReader) followed(f io.ReaderAt, pos, size int64, seq uint64) bool {
+	if invariant.Off("file-wal-followed") {
+		return false
+	}
+	header := make([]byte, walHeaderSize)
+	for at := wholeBlocks(pos + 1); at+walHeaderSize <= size; at += walBlock {
+		if _, err := f.ReadAt(header, at); err != nil {
+			return true
+		}
+		if h, _, err := parseBulkHeader(header); err == nil && h.node == r.node && h.epoch == r.state.Epoch && h.seq > seq && (h.nonce == r.wrote || r.wrote == nonce{}) {
+			return true
+		}
 	}
 	return false
 }

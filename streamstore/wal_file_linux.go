@@ -21,3 +21,13 @@ func (fs machineFS) OpenDirect(name string) (vfs.File, error) {
 	}
 	return f, nil
 }
+
+// WriteDirect implements [directFS].
+func (machineFS) WriteDirect(f vfs.File, pieces [][]byte, at int64) (int, error) {
+	for {
+		n, err := unix.Pwritev(int(f.Fd()), pieces, at)
+		if !errors.Is(err, unix.EINTR) {
+			return max(n, 0), err
+		}
+	}
+}

@@ -6,21 +6,22 @@ import (
 	"fmt"
 
 	"github.com/tabletopic/tabletopic/internal/crc32c"
+	"github.com/tabletopic/tabletopic/internal/invariant"
 )
 
-// WAL bulk, version 1: one object of the s3 WAL, one group commit of the file WAL, where
-// bulks follow one another and zeros may follow the last, up to the end of a block of 4 KiB.
-// Integers are big-endian.
+// WAL bulk, version 2: one object of the s3 WAL, one group commit of the file WAL, where
+// bulks follow one another and up to 64 KiB of zeros may follow the last. Integers are big-endian.
 //
 //	┌──────────┬───────┬────────┬─────┬────────┬─────────┬─────────┬────────────┬──────────┬─────────────┬─────┬───────────┐
 //	│ "TWAL" 4 │ ver 1 │ kind 1 │ 0 2 │ node 4 │ count 4 │ epoch 8 │ sequence 8 │ nonce 16 │ body size 8 │ 0 4 │ CRC-32C 4 │ header, 64
 //	├──────────┴───────┴────────┴─────┴────────┴─────────┴─────────┴────────────┴──────────┴─────────────┴─────┴───────────┤
-//	│ count records, 44 + payload each                                                                                     │ body
+//	│ count records, 44 + payload each, and filling                                                                        │ body
 //	├────────────────────────────────────────────────────────────┬───────────┬─────────────────────────────────────────────┤
 //	│ size of the bulk 8                                         │ CRC-32C 4 │ "LAWT" 4                                    │ trailer, 16
 //	└────────────────────────────────────────────────────────────┴───────────┴─────────────────────────────────────────────┘
 //
-// Kind 1 holds data. Kind 2 is a fence: no records, written by whoever takes the WAL over.
+// Kind 1 holds data and is whole blocks of 4 KiB, so that it goes to a disk from where its records
+// were put together. Kind 2 is a fence: no body, written by whoever takes the WAL over.
 // The nonce is drawn once by each writer; it tells one's own bulk from anybody else's. The
 // header's checksum covers the 60 bytes before it, the trailer's everything before it. Magic,
 // version and the header's checksum keep their places in every version, so that a newer
@@ -31,12 +32,16 @@ import (
 //	└────────┴─────┴─────────┴──────────┴─────────┴───────────────┴─────────────────┴────────────────┴─────────┘
 //
 // Record kind 1 carries its payload. Kind 2 is kept for a pointer to bytes in another object.
+// A byte 0xff where a record would begin is filling, and so is what follows it up to the end of
+// that block of the bulk, where a record or more filling begins, or to the trailer. It is not
+// zero: whole sectors of zeros are what a crash leaves of a bulk.
 //
 // Versions:
 //
 //	1  first
+//	2  filling; a bulk of data is whole blocks
 const (
-	walVersion = 1
+	walVersion = 2
 
 	walHeaderSize  = 64
 	walTrailerSize = 16
@@ -46,7 +51,10 @@ const (
 	bulkData  = 1
 	bulkFence = 2
 
-	recordInline = 1
+	recordInline  = 1
+	recordFilling = 0xff
+
+	walBlock = 4 << 10 // what is written past the page cache is whole blocks: any disk takes these
 
 	maxPayload = 256 << 20 // bytes of one batch
 )
@@ -78,14 +86,18 @@ func corrupt(format string, args ...any) error {
 type nonce [16]byte
 
 type bulkHeader struct {
-	kind  uint8
-	node  NodeID
-	count uint32
-	epoch int64
-	seq   uint64
-	nonce nonce
-	body  uint64 // bytes of all records
+	version uint8
+	kind    uint8
+	node    NodeID
+	count   uint32
+	epoch   int64
+	seq     uint64
+	nonce   nonce
+	body    uint64 // bytes of records and filling
 }
+
+// wholeBlocks returns n rounded up to blocks.
+func wholeBlocks(n int64) int64 { return (n + walBlock - 1) / walBlock * walBlock }
 
 // size is the number of bytes of the whole bulk.
 func (h bulkHeader) size() uint64 { return walHeaderSize + h.body + walTrailerSize }
@@ -93,7 +105,7 @@ func (h bulkHeader) size() uint64 { return walHeaderSize + h.body + walTrailerSi
 func appendBulkHeader(dst []byte, h bulkHeader) []byte {
 	at := len(dst)
 	dst = append(dst, walMagic[:]...)
-	dst = append(dst, walVersion, h.kind, 0, 0)
+	dst = append(dst, h.version, h.kind, 0, 0)
 	dst = binary.BigEndian.AppendUint32(dst, uint32(h.node))
 	dst = binary.BigEndian.AppendUint32(dst, h.count)
 	dst = binary.BigEndian.AppendUint64(dst, uint64(h.epoch))
@@ -118,16 +130,17 @@ func parseBulkHeader(src []byte) (h bulkHeader, tail []byte, err error) {
 		return h, nil, err
 	}
 	h = bulkHeader{
-		kind:  src[5],
-		node:  NodeID(binary.BigEndian.Uint32(src[8:])),
-		count: binary.BigEndian.Uint32(src[12:]),
-		epoch: int64(binary.BigEndian.Uint64(src[16:])),
-		seq:   binary.BigEndian.Uint64(src[24:]),
-		nonce: nonce(src[32:48]),
-		body:  binary.BigEndian.Uint64(src[48:]),
+		version: src[4],
+		kind:    src[5],
+		node:    NodeID(binary.BigEndian.Uint32(src[8:])),
+		count:   binary.BigEndian.Uint32(src[12:]),
+		epoch:   int64(binary.BigEndian.Uint64(src[16:])),
+		seq:     binary.BigEndian.Uint64(src[24:]),
+		nonce:   nonce(src[32:48]),
+		body:    binary.BigEndian.Uint64(src[48:]),
 	}
 	switch {
-	case h.kind == bulkData && h.count > 0 && h.body >= uint64(h.count)*walRecordSize && h.body < 1<<40:
+	case h.kind == bulkData && h.count > 0 && h.body >= uint64(h.count)*walRecordSize && h.body < 1<<40 && (h.version == 1 || h.size()%walBlock == 0):
 	case h.kind == bulkFence && h.count == 0 && h.body == 0:
 	default:
 		return h, nil, corrupt("WAL bulk of kind %d with %d records in %d bytes", h.kind, h.count, h.body)
@@ -147,7 +160,7 @@ func appendBulkTrailer(dst []byte, size uint64, crc uint32) []byte {
 // appendFence appends a whole fence.
 func appendFence(dst []byte, node NodeID, epoch int64, seq uint64, by nonce) []byte {
 	at := len(dst)
-	h := bulkHeader{kind: bulkFence, node: node, epoch: epoch, seq: seq, nonce: by}
+	h := bulkHeader{version: walVersion, kind: bulkFence, node: node, epoch: epoch, seq: seq, nonce: by}
 	dst = appendBulkHeader(dst, h)
 	return appendBulkTrailer(dst, h.size(), crc32c.Checksum(dst[at:]))
 }
@@ -189,6 +202,26 @@ func putRecordHeader(dst []byte, r walRecord) {
 	binary.BigEndian.PutUint32(dst[40:], uint32(len(r.batch.Payload)))
 }
 
+// fill makes dst filling.
+func fill(dst []byte) {
+	for i := range dst {
+		dst[i] = recordFilling
+		if i > 0 && invariant.Off("wal-filling") {
+			dst[i] = 0
+		}
+	}
+}
+
+// skipFilling returns where the next record of body begins, at byte at of it or behind filling;
+// the end of body if none does.
+func skipFilling(body []byte, at int) int {
+	for at < len(body) && body[at] == recordFilling { // twice, if the trailer has no room where the records end
+		at = int(wholeBlocks(walHeaderSize+int64(at)+1) - walHeaderSize)
+	}
+	return min(at, len(body))
+}
+
+// parseRecord parses the record at the start of src.
 func parseRecord(src []byte) (r walRecord, tail []byte, err error) {
 	if len(src) < walRecordSize {
 		return r, nil, corrupt("WAL record has %d bytes, want at least %d", len(src), walRecordSize)

@@ -23,28 +23,27 @@ type FS struct {
 	Refuse func() bool
 }
 
-// OpenDirect opens a file that exists for writes past the page cache.
+// OpenDirect opens a file that exists for WriteDirect.
 func (fs FS) OpenDirect(name string) (vfs.File, error) {
-	f, err := fs.OpenReadWrite(name, vfs.WriteCategoryUnspecified)
-	if err != nil {
-		return nil, err
-	}
-	return file{f, fs}, nil
+	return fs.OpenReadWrite(name, vfs.WriteCategoryUnspecified)
 }
 
-type file struct {
-	vfs.File
-	fs FS
-}
-
-// WriteAt writes whole blocks.
-func (f file) WriteAt(b []byte, at int64) (int, error) {
-	place := int64(uintptr(unsafe.Pointer(unsafe.SliceData(b))))
-	if (place|int64(len(b))|at)%block != 0 || f.fs.Refuse != nil && f.fs.Refuse() {
-		return 0, fmt.Errorf("write of %d bytes at %d past the page cache: %w", len(b), at, syscall.EINVAL)
+// WriteDirect writes pieces of whole blocks, one behind another.
+func (fs FS) WriteDirect(f vfs.File, pieces [][]byte, at int64) (written int, err error) {
+	for _, b := range pieces {
+		place := int64(uintptr(unsafe.Pointer(unsafe.SliceData(b))))
+		if (place|int64(len(b))|at)%block != 0 || fs.Refuse != nil && fs.Refuse() {
+			return written, fmt.Errorf("write of %d bytes at %d past the page cache: %w", len(b), at, syscall.EINVAL)
+		}
+		if fs.Written != nil {
+			fs.Written.Add(1)
+		}
+		n, err := f.WriteAt(b, at)
+		written += n
+		at += int64(n)
+		if err != nil {
+			return written, err
+		}
 	}
-	if f.fs.Written != nil {
-		f.fs.Written.Add(1)
-	}
-	return f.File.WriteAt(b, at)
+	return written, nil
 }
