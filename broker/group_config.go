@@ -23,8 +23,8 @@ import (
 
 // groupConfig is what holds for a group.
 type groupConfig struct {
-	consumer   timeouts // consumer.session.timeout.ms, consumer.heartbeat.interval.ms
-	share      timeouts // share.session.timeout.ms, share.heartbeat.interval.ms
+	consumer   timeouts // consumer.session.timeout.ms, consumer.heartbeat.interval.ms, consumer.assignment.interval.ms
+	share      timeouts // share.session.timeout.ms, share.heartbeat.interval.ms, share.assignment.interval.ms
 	lockMillis int64    // share.record.lock.duration.ms
 	deliveries int64    // share.delivery.count.limit
 	inFlight   int64    // share.partition.max.record.locks
@@ -41,11 +41,13 @@ type groupConfig struct {
 	lenient bool
 }
 
-// timeouts are how long a member is in its group without a heartbeat, and how often it sends one.
-type timeouts struct{ sessionMillis, heartbeatMillis int64 }
+// timeouts are how long a member is in its group without a heartbeat, how often it sends one, and how long after an
+// assignment the next one is made.
+type timeouts struct{ sessionMillis, heartbeatMillis, assignmentMillis int64 }
 
 func (t timeouts) durations() group.Timeouts {
-	return group.Timeouts{Session: time.Duration(t.sessionMillis) * time.Millisecond, Heartbeat: time.Duration(t.heartbeatMillis) * time.Millisecond}
+	millis := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+	return group.Timeouts{Session: millis(t.sessionMillis), Heartbeat: millis(t.heartbeatMillis), Assignment: millis(t.assignmentMillis)}
 }
 
 // check refuses timeouts of groups of a kind, consumer or share, that cannot work.
@@ -181,13 +183,6 @@ func checkBoolean(value string) error {
 	return nil
 }
 
-func checkMillis(value string) error {
-	if n, err := strconv.ParseInt(value, 10, 32); err != nil || n < 0 {
-		return fmt.Errorf("%q: want milliseconds, 0 or more", value)
-	}
-	return nil
-}
-
 // checkLetterTopic takes the name of a topic, or none.
 func checkLetterTopic(value string) error {
 	if value == "" {
@@ -198,7 +193,9 @@ func checkLetterTopic(value string) error {
 
 // groupConfigKeys are the settings of groups, by name.
 var groupConfigKeys = []groupConfigKey{
-	inert("consumer.assignment.interval.ms", kmsg.ConfigTypeInt, "1000", "a group of the consumer protocol is assigned partitions as soon as something changes", checkMillis),
+	bounded("consumer.assignment.interval.ms", kmsg.ConfigTypeInt, func(c *groupConfig) (int64, int64) {
+		return c.bounds.ConsumerMinAssignment.Milliseconds(), c.bounds.ConsumerMaxAssignment.Milliseconds()
+	}, func(c *groupConfig) *int64 { return &c.consumer.assignmentMillis }, "how long after an assignment a group of the consumer protocol has its next one, which then takes in all that has changed; at once if 0"),
 	inert("consumer.assignor.offload.enable", kmsg.ConfigTypeBoolean, "true", "a group of the consumer protocol is assigned partitions where its state is", checkBoolean),
 	bounded("consumer.heartbeat.interval.ms", kmsg.ConfigTypeInt, func(c *groupConfig) (int64, int64) {
 		return c.bounds.ConsumerMinHeartbeat.Milliseconds(), c.bounds.ConsumerMaxHeartbeat.Milliseconds()
@@ -208,7 +205,7 @@ var groupConfigKeys = []groupConfigKey{
 	}, func(c *groupConfig) *int64 { return &c.consumer.sessionMillis }, "how long a member of the consumer protocol is in the group after its last heartbeat"),
 	inert("errors.deadletterqueue.copy.record.enable", kmsg.ConfigTypeBoolean, "false", "share groups have no dead letter queues", checkBoolean),
 	inert("errors.deadletterqueue.topic.name", kmsg.ConfigTypeString, "", "share groups have no dead letter queues, what is given up stays in the topic", checkLetterTopic),
-	inert("share.assignment.interval.ms", kmsg.ConfigTypeInt, "1000", "a share group is assigned partitions as soon as something changes", checkMillis),
+	number("share.assignment.interval.ms", kmsg.ConfigTypeInt, 0, 15_000, func(c *groupConfig) *int64 { return &c.share.assignmentMillis }, "how long after an assignment a share group has its next one, which then takes in all that has changed; at once if 0"),
 	inert("share.assignor.offload.enable", kmsg.ConfigTypeBoolean, "true", "a share group is assigned partitions where its state is", checkBoolean),
 	{"share.auto.offset.reset", kmsg.ConfigTypeString, "where a share group begins in a partition of which it has fetched nothing: earliest, latest, or by_duration:PnDTnHnMn.nS before now",
 		func(c *groupConfig, value string) (err error) {
@@ -251,8 +248,8 @@ var groupConfigKeys = []groupConfigKey{
 func (b *Broker) defaultGroupConfig() groupConfig {
 	bounds := b.groups.Config()
 	return groupConfig{
-		consumer:   timeouts{bounds.ConsumerSession.Milliseconds(), bounds.ConsumerHeartbeat.Milliseconds()},
-		share:      timeouts{bounds.ShareSession.Milliseconds(), bounds.ShareHeartbeat.Milliseconds()},
+		consumer:   timeouts{bounds.ConsumerSession.Milliseconds(), bounds.ConsumerHeartbeat.Milliseconds(), bounds.ConsumerAssignment.Milliseconds()},
+		share:      timeouts{bounds.ShareSession.Milliseconds(), bounds.ShareHeartbeat.Milliseconds(), bounds.ShareAssignment.Milliseconds()},
 		lockMillis: b.cfg.ShareRecordLock.Milliseconds(), deliveries: int64(b.cfg.ShareDeliveries), inFlight: int64(b.cfg.ShareRecordLocks),
 		reset: shareReset{text: "latest"}, renew: true, bounds: bounds,
 	}

@@ -26,6 +26,7 @@ func TestSettingsThatCannotWorkAreRefused(t *testing.T) {
 		"table-sweep-grace 9s: want":                     func(c *Config) { c.TableSweepGrace = 9 * time.Second },
 		"delete-grace 9s: want 10s":                      func(c *Config) { c.DeleteGrace = 9 * time.Second },
 		"group-consumer-session-timeout 30s: want 45s":   func(c *Config) { c.Groups.ConsumerSession = 30 * time.Second },
+		"group-consumer-assignment-interval 16s: want":   func(c *Config) { c.Groups.ConsumerAssignment = 16 * time.Second },
 		"group-consumer-migration-policy \"both\": want": func(c *Config) { c.GroupMigration = "both" },
 		"group-share-delivery-count-limit 1: want 2":     func(c *Config) { c.ShareDeliveries = 1 },
 		"catalog-uri: it cannot be read, or has":         func(c *Config) { c.CatalogURI = "http://u:hush@c" },

@@ -2,8 +2,8 @@ package group
 
 import (
 	"cmp"
+	"container/heap"
 	"maps"
-	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -59,6 +59,16 @@ func (t *Topics) existing(names ...string) []string {
 		}
 	}
 	return slices.Sorted(maps.Keys(set))
+}
+
+// existingOf returns those of sorted names that are topics; the names themselves, not to be changed, if all are.
+func (t *Topics) existingOf(names []string) []string {
+	for _, name := range names {
+		if _, ok := t.byName[name]; !ok {
+			return t.existing(names...)
+		}
+	}
+	return names
 }
 
 // matching returns the topics that a regular expression matches and a client may know of, sorted.
@@ -140,56 +150,90 @@ func (a *assignable) byRange(out map[string]partitionSet) {
 // partitions from who has more to who may have them and has less by two at least. Each such
 // move makes the sum of squares of the loads smaller, so it ends.
 func (a *assignable) uniformly(out map[string]partitionSet) {
-	subscribers := a.subscribers()
-	topicOf := map[partitionID]string{}
-	owner := map[partitionID]string{}
-	for _, m := range a.members {
-		wants := map[uuid.UUID]string{}
+	members := make([]int, len(a.members)) // by their places
+	has, loads := make([]partitionSet, len(a.members)), make([]int, len(a.members))
+	subscribers, taken := map[string][]int{}, partitionSet{}
+	for i, m := range a.members {
+		members[i], has[i] = i, out[m]
+		wants := map[uuid.UUID]int{} // how many partitions there are
 		for _, topic := range a.topics[m] {
-			wants[a.present.byName[topic].ID] = topic
+			info := a.present.byName[topic]
+			wants[info.ID] = info.Partitions
+			subscribers[topic] = append(subscribers[topic], i)
 		}
 		for p := range a.target[m] {
-			topic, ok := wants[p.topic]
-			if _, taken := owner[p]; ok && !taken && int(p.index) < a.present.byName[topic].Partitions {
-				out[m][p], owner[p] = struct{}{}, m
+			if _, other := taken[p]; !other && int(p.index) < wants[p.topic] {
+				has[i][p], taken[p] = struct{}{}, struct{}{}
+				loads[i]++
 			}
 		}
-	}
-	least := func(members []string) string {
-		best, load := "", math.MaxInt
-		for _, m := range members {
-			if n := len(out[m]); n < load {
-				best, load = m, n
-			}
-		}
-		return best
 	}
 	for _, topic := range slices.Sorted(maps.Keys(subscribers)) {
+		var queue *leastLoaded
 		for _, p := range a.partitions(topic) {
-			topicOf[p] = topic
-			if _, taken := owner[p]; !taken {
-				m := least(subscribers[topic])
-				out[m][p], owner[p] = struct{}{}, m
+			if _, ok := taken[p]; ok {
+				continue
 			}
+			if queue == nil {
+				queue = &leastLoaded{slices.Clone(subscribers[topic]), loads}
+				heap.Init(queue)
+			}
+			to := queue.members[0]
+			has[to][p] = struct{}{}
+			loads[to]++
+			heap.Fix(queue, 0)
 		}
 	}
-	for moved := len(a.members) > 0; moved; {
+	least := map[string]int{} // of the subscribers of a topic, with the loads as they are
+	for moved := len(members) > 0; moved; {
 		moved = false
-		most := slices.SortedStableFunc(slices.Values(a.members), func(x, y string) int { return cmp.Compare(len(out[y]), len(out[x])) })
-		fewest := len(out[most[len(most)-1]])
-		for _, from := range most {
-			if len(out[from]) < fewest+2 {
+		slices.SortFunc(members, func(x, y int) int { return cmp.Or(cmp.Compare(loads[y], loads[x]), cmp.Compare(x, y)) })
+		fewest := loads[members[len(members)-1]]
+		for _, from := range members {
+			if loads[from] < fewest+2 {
 				break
 			}
-			for _, p := range sortedPartitions(out[from]) {
-				if to := least(subscribers[topicOf[p]]); len(out[to])+1 < len(out[from]) {
-					delete(out[from], p)
-					out[to][p] = struct{}{}
+			for _, p := range sortedPartitions(has[from]) {
+				topic := a.present.names[p.topic]
+				to, known := least[topic]
+				if !known {
+					to = slices.MinFunc(subscribers[topic], func(x, y int) int { return cmp.Compare(loads[x], loads[y]) })
+					least[topic] = to
+				}
+				if loads[to]+1 < loads[from] {
+					delete(has[from], p)
+					has[to][p] = struct{}{}
+					loads[from]--
+					loads[to]++
+					clear(least)
 					moved = true
 				}
 			}
 		}
 	}
+}
+
+// leastLoaded is a heap of members, by how many partitions each has, and then by their places.
+type leastLoaded struct{ members, loads []int }
+
+func (q *leastLoaded) Len() int { return len(q.members) }
+
+func (q *leastLoaded) Less(i, j int) bool {
+	x, y := q.members[i], q.members[j]
+	return cmp.Or(cmp.Compare(q.loads[x], q.loads[y]), cmp.Compare(x, y)) < 0
+}
+
+func (q *leastLoaded) Swap(i, j int) { q.members[i], q.members[j] = q.members[j], q.members[i] }
+
+// Push implements [heap.Interface]; members only move.
+func (q *leastLoaded) Push(m any) { q.members = append(q.members, m.(int)) }
+
+// Pop implements [heap.Interface].
+func (q *leastLoaded) Pop() any {
+	last := len(q.members) - 1
+	m := q.members[last]
+	q.members = q.members[:last]
+	return m
 }
 
 func sortedPartitions(s partitionSet) []partitionID {

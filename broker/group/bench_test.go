@@ -69,19 +69,29 @@ func BenchmarkJoinOfManyMembers(b *testing.B) {
 			}
 		})
 	}
-	b.Run("consumer/1000", func(b *testing.B) {
-		for b.Loop() {
-			s := bench{b, NewState(Config{Partitions: 1}), time.Unix(1000, 0)}
-			for i := range 1000 {
-				req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
-				req.Version, req.Group, req.MemberID, req.RebalanceTimeoutMillis, req.SubscribedTopicNames = 1, "g", fmt.Sprint("m", i), 300_000, []string{"t"}
-				s.apply(s.s.ConsumerHeartbeat(s.now, 1, req, Timeouts{45 * time.Second, 5 * time.Second}, Client{ID: "client"}, "", topics))
+	for _, members := range []int{1000, 10_000} {
+		b.Run(fmt.Sprint("consumer/", members), func(b *testing.B) {
+			for b.Loop() {
+				s := bench{b, NewState(Config{Partitions: 1}), time.Unix(1000, 0)}
+				join := func(id, epoch int) {
+					req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
+					req.Version, req.Group, req.MemberID, req.MemberEpoch, req.RebalanceTimeoutMillis = 1, "g", fmt.Sprint("m", id), int32(epoch), 300_000
+					if epoch == epochJoin {
+						req.SubscribedTopicNames = []string{"t"}
+					}
+					s.apply(s.s.ConsumerHeartbeat(s.now, 1, req, Timeouts{45 * time.Second, 5 * time.Second, time.Second}, Client{ID: "client"}, "", topics))
+				}
+				for i := range members {
+					join(i, epochJoin)
+				}
+				s.now = s.now.Add(time.Second)
+				join(0, 1)
+				if c := s.s.groups["g"].consumer; len(c.members) != members || len(c.target) != members {
+					b.Fatalf("%d members are in the group, %d are assigned something", len(c.members), len(c.target))
+				}
 			}
-			if got := len(s.s.groups["g"].consumer.members); got != 1000 {
-				b.Fatalf("%d members are in the group", got)
-			}
-		}
-	})
+		})
+	}
 }
 
 // What a look at the deadlines takes when one group of many is due.
@@ -106,5 +116,40 @@ func BenchmarkTickOfManyGroups(b *testing.B) {
 		s.now = s.now.Add(500 * time.Millisecond)
 		s.apply(s.s.Tick(s.now))
 		i++
+	}
+}
+
+// What one more assignment of a group of many members takes, when one of them has left and another has come.
+func BenchmarkAssignment(b *testing.B) {
+	for _, members := range []int{1000, 10_000} {
+		b.Run(fmt.Sprint(members), func(b *testing.B) {
+			topics := NewTopics(1, map[string]TopicInfo{"t": {topicID("t"), 2 * members}})
+			s := bench{b, NewState(Config{Partitions: 1}), time.Unix(1000, 0)}
+			interval := time.Hour
+			beat := func(i, epoch int) {
+				req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
+				req.Version, req.Group, req.MemberID, req.MemberEpoch, req.RebalanceTimeoutMillis = 1, "g", fmt.Sprint("m", i), int32(epoch), 300_000
+				if epoch == epochJoin {
+					req.SubscribedTopicNames = []string{"t"}
+				}
+				step := s.s.ConsumerHeartbeat(s.now, 1, req, Timeouts{45 * time.Second, 5 * time.Second, interval}, Client{ID: "client"}, "", topics)
+				s.apply(step)
+				if got := step.Answers[0].Value.(*kmsg.ConsumerGroupHeartbeatResponse); got.ErrorCode != 0 {
+					b.Fatal(kerr.ErrorForCode(got.ErrorCode))
+				}
+			}
+			for i := range members {
+				beat(i, epochJoin)
+			}
+			for i := members; b.Loop(); i++ {
+				s.now = s.now.Add(time.Second)
+				beat(i-members, epochLeave)
+				interval = 0
+				beat(i, epochJoin)
+			}
+			if c := s.s.groups["g"].consumer; c.epoch != c.targetEpoch || c.targeted != 2*members {
+				b.Fatalf("%d partitions are assigned in epoch %d of %d", c.targeted, c.targetEpoch, c.epoch)
+			}
+		})
 	}
 }

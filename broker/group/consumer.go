@@ -30,8 +30,9 @@ import (
 // So nobody stops for anybody else, and no partition is held by two.
 type consumerGroup struct {
 	epoch       int32
-	hash        uint64 // of the topics that the epoch was made for
+	hash        uint64 // of the topics that the target was made for, or the epoch; 0 if what a member subscribes to was guessed
 	targetEpoch int32
+	pace        pace
 	target      map[string]partitionSet
 	members     map[string]*consumerMember
 	instances   map[string]string      // instance id to member id
@@ -107,9 +108,9 @@ type current struct {
 	revoking partitionSet
 }
 
-// Timeouts are how long a member stays in its group after its last heartbeat, and how often it is told
-// to send one.
-type Timeouts struct{ Session, Heartbeat time.Duration }
+// Timeouts are how long a member stays in its group after its last heartbeat, how often it is told
+// to send one, and how long after an assignment the group has its next one (KIP-1263), at once if zero.
+type Timeouts struct{ Session, Heartbeat, Assignment time.Duration }
 
 // Epochs by which members join and leave.
 const (
@@ -232,15 +233,13 @@ func (s *State) heartbeat(now time.Time, req *kmsg.ConsumerGroupHeartbeatRequest
 		s.touch(g)
 	}
 	s.subscribe(g, m, next, c.matches(m, found), topics, now, step)
-	c.session = timeouts.Session
+	c.session, c.pace.interval = timeouts.Session, timeouts.Assignment
 	m.expires = now.Add(timeouts.Session)
 	s.wakeBy(g, m.expires)
-	if c.epoch > c.targetEpoch {
-		s.retarget(g, topics, step)
-	}
+	wait := s.retarget(g, topics, now, step)
 	before := m.assigned
-	s.reconcile(g, m, heldBy(req), now, step)
-	resp.MemberID, resp.MemberEpoch, resp.HeartbeatIntervalMillis = &m.id, m.epoch, int32(timeouts.Heartbeat.Milliseconds())
+	s.reconcile(g, m, heldBy(req), topics, now, step)
+	resp.MemberID, resp.MemberEpoch, resp.HeartbeatIntervalMillis = &m.id, m.epoch, timeouts.heartbeatMillis(wait)
 	whole := req.MemberEpoch == epochJoin || req.RebalanceTimeoutMillis != -1 && (req.SubscribedTopicNames != nil || req.SubscribedTopicRegex != nil) && req.Topics != nil
 	if whole || !maps.Equal(before, m.assigned) {
 		resp.Assignment = &kmsg.ConsumerGroupHeartbeatResponseAssignment{Topics: []kmsg.ConsumerGroupHeartbeatResponseAssignmentTopic{}}
@@ -503,20 +502,23 @@ func (s *State) subscribe(g *group, m *consumerMember, next subscription, matche
 	if wants || next.rack != m.rack || next.rebalance != m.rebalance || next.clientID != m.clientID || next.clientHost != m.clientHost || !next.classic.equal(m.classic) {
 		s.write(step, consumerMemberRecord(g.id, m.id, &next))
 	}
-	_, targeted := g.consumer.target[m.id]
-	s.raise(g, wants || !targeted, topics, now, step)
+	c := g.consumer
+	_, targeted := c.target[m.id]
+	s.raise(g, wants || !targeted && c.epoch == c.targetEpoch, topics, now, step)
 }
 
-// raise raises the group's epoch, or only if the topics call for another assignment.
+// raise raises the group's epoch, or only if the topics call for another assignment. Where one is to be made anyway, which
+// they are is not looked at before.
 func (s *State) raise(g *group, raise bool, topics *Topics, now time.Time, step *shard.Step) {
 	c := g.consumer
-	hash := c.hash
-	if raise || c.seen == nil || c.seen.Version != topics.Version {
-		hash = c.hashOf(topics)
+	switch {
+	case raise:
+		s.write(step, consumerGroupRecord(g.id, c.epoch+1, c.hash, now))
+	case c.epoch == c.targetEpoch && (c.seen == nil || c.seen.Version != topics.Version):
 		c.seen = topics
-	}
-	if raise || hash != c.hash && !c.guesses() {
-		s.write(step, consumerGroupRecord(g.id, c.epoch+1, hash, now))
+		if hash := c.hashOf(topics); hash != c.hash && !c.guesses() {
+			s.write(step, consumerGroupRecord(g.id, c.epoch+1, hash, now))
+		}
 	}
 }
 
@@ -550,10 +552,14 @@ func (m *matched) dependsOn(next *matched) bool {
 }
 
 // matches notes what the member's regular expression matches, and tells whether it is something else than before.
-// What a replay has forgotten is no change.
+// What a replay has forgotten is no change; once nothing is forgotten any more, the group looks whether it was assigned
+// by what it guessed.
 func (c *consumerGroup) matches(m *consumerMember, found *matched) (changed bool) {
 	old := m.matched
 	c.share(m, found)
+	if old == nil && m.regex != "" && !c.guesses() {
+		c.seen = nil
+	}
 	return old != nil && found != nil && old != found && !slices.Equal(old.names, found.names)
 }
 
@@ -586,11 +592,16 @@ func (c *consumerGroup) guesses() bool {
 // subscribed returns the topics that a member subscribes to and that exist. Until the member's next
 // heartbeat after a replay, a regular expression is taken to match what the member was assigned.
 func (c *consumerGroup) subscribed(m *consumerMember, topics *Topics) []string {
-	names := slices.Clone(m.topics)
 	switch {
-	case m.matched != nil:
+	case m.matched != nil && len(m.topics) == 0:
+		return topics.existingOf(m.matched.names)
+	case m.regex == "":
+		return topics.existingOf(m.topics)
+	}
+	names := slices.Clone(m.topics)
+	if m.matched != nil {
 		names = append(names, m.matched.names...)
-	case m.regex != "":
+	} else {
 		for p := range c.target[m.id] {
 			names = append(names, topics.names[p.topic])
 		}
@@ -626,9 +637,22 @@ func (c *consumerGroup) hashOf(topics *Topics) uint64 {
 	return h.Sum64()
 }
 
-// retarget makes the target assignment of the group's epoch.
-func (s *State) retarget(g *group, topics *Topics, step *shard.Step) {
+// retarget makes the target assignment of the group's epoch, unless it is there. It returns how long that has to wait.
+func (s *State) retarget(g *group, topics *Topics, now time.Time, step *shard.Step) (wait time.Duration) {
 	c := g.consumer
+	if c.epoch == c.targetEpoch {
+		return 0
+	}
+	if wait := c.pace.wait(now); wait > 0 {
+		return wait
+	}
+	hash := uint64(0)
+	if !c.guesses() {
+		hash = c.hashOf(topics)
+	}
+	if c.seen = topics; hash != c.hash {
+		s.write(step, consumerGroupRecord(g.id, c.epoch, hash, now))
+	}
 	a := assignable{members: slices.Sorted(maps.Keys(c.members)), topics: map[string][]string{}, present: topics, target: c.target}
 	for _, m := range c.members {
 		a.topics[m.id] = c.subscribed(m, topics)
@@ -639,7 +663,8 @@ func (s *State) retarget(g *group, topics *Topics, step *shard.Step) {
 			s.write(step, consumerTargetMemberRecord(g.id, id, target[id]))
 		}
 	}
-	s.write(step, consumerTargetRecord(g.id, c.epoch))
+	s.write(step, consumerTargetRecord(g.id, c.epoch, now))
+	return 0
 }
 
 // assignor is the one that most members ask for.
@@ -661,17 +686,21 @@ func (c *consumerGroup) assignor() string {
 
 // reconcile brings a member as close to its target as is possible now.
 // owned is what it says that it holds, nil if it does not say it.
-func (s *State) reconcile(g *group, m *consumerMember, owned partitionSet, now time.Time, step *shard.Step) {
+func (s *State) reconcile(g *group, m *consumerMember, owned partitionSet, topics *Topics, now time.Time, step *shard.Step) {
 	c := g.consumer
-	next := m.current
+	next, target := m.current, c.target[m.id]
+	waits := c.epoch > c.targetEpoch
+	if waits { // what it does not subscribe to any more it gives up now
+		target = target.of(c.subscribed(m, topics), topics)
+	}
 	switch {
-	case m.state == memberStable && m.epoch == c.targetEpoch && m.assigned != nil:
+	case m.state == memberStable && m.epoch == c.targetEpoch && m.assigned != nil && (!waits || maps.Equal(m.assigned, target)):
 		return
 	case m.state == memberUnrevoked && (owned == nil || owned.intersects(m.revoking)):
 		return // it still has what it is to give up
 	}
 	next.revoking = nil
-	next = c.advance(m, next, owned)
+	next = c.advance(m, next, target, owned)
 	if next.epoch == m.epoch && next.state == m.state && maps.Equal(next.assigned, m.assigned) && maps.Equal(next.revoking, m.revoking) && m.assigned != nil {
 		return
 	}
@@ -683,6 +712,21 @@ func (s *State) reconcile(g *group, m *consumerMember, owned partitionSet, now t
 	}
 }
 
+// of returns the partitions that are of some topics.
+func (s partitionSet) of(names []string, topics *Topics) partitionSet {
+	ids := make(map[uuid.UUID]bool, len(names))
+	for _, name := range names {
+		ids[topics.byName[name].ID] = true
+	}
+	out := partitionSet{}
+	for p := range s {
+		if ids[p.topic] {
+			out[p] = struct{}{}
+		}
+	}
+	return out
+}
+
 func (s partitionSet) intersects(with partitionSet) bool {
 	for p := range s {
 		if _, ok := with[p]; ok {
@@ -692,10 +736,9 @@ func (s partitionSet) intersects(with partitionSet) bool {
 	return false
 }
 
-// advance returns what a member that holds only now.assigned may hold next. A classic member has
+// advance returns what a member that holds only now.assigned may hold next, on its way to target. A classic member has
 // given up what it does not say that it holds, when it joins.
-func (c *consumerGroup) advance(m *consumerMember, now current, owned partitionSet) current {
-	target := c.target[m.id]
+func (c *consumerGroup) advance(m *consumerMember, now current, target, owned partitionSet) current {
 	next := current{epoch: m.epoch, previous: m.epoch, assigned: partitionSet{}, revoking: partitionSet{}}
 	for p := range now.assigned {
 		_, holds := owned[p]
@@ -771,7 +814,7 @@ func (s *State) removeByAdmin(g *group, member, instance string, now time.Time, 
 	return 0
 }
 
-// removeConsumer drops a member; the next heartbeat of another makes a new assignment.
+// removeConsumer drops a member; a heartbeat of another makes a new assignment.
 func (s *State) removeConsumer(g *group, m *consumerMember, now time.Time, step *shard.Step) {
 	s.removeRecords(g, m, step)
 	c := g.consumer

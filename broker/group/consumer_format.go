@@ -24,7 +24,7 @@ import (
 //	key    ┌───┬─────────────────────┐
 //	       │ 3 │ group               │  group epoch and the hash of the topics it was made for
 //	       │ 5 │ group, member       │  what the member says of itself
-//	       │ 6 │ group               │  epoch of the target assignment
+//	       │ 6 │ group               │  epoch of the target assignment, and when it was made
 //	       │ 7 │ group, member       │  its target assignment
 //	       │ 8 │ group, member       │  its epoch, and what it holds and gives up
 //	       └───┴─────────────────────┘
@@ -37,6 +37,7 @@ const (
 	consumerCurrentKey      = 8
 
 	metadataHashTag  = 0 // of the value of consumerGroupKey
+	assignedAtTag    = 0 // of the value of consumerTargetKey: milliseconds since 1970 (KIP-1263)
 	classicMemberTag = 0 // of the value of consumerMemberKey: what a member of the classic protocol says
 )
 
@@ -117,8 +118,16 @@ func (c *classicMember) equal(o *classicMember) bool {
 	})
 }
 
-func consumerTargetRecord(group string, epoch int32) shard.Record {
-	return shard.Record{Record: record.Record{Key: consumerKey(consumerTargetKey, group), Value: noTags(kbin.AppendInt32(consumerValue(), epoch))}}
+// consumerTargetRecord is that of a target assignment made at a time; zero if nobody knows.
+func consumerTargetRecord(group string, epoch int32, at time.Time) shard.Record {
+	v := kbin.AppendInt32(consumerValue(), epoch)
+	if at.IsZero() {
+		v = noTags(v)
+	} else {
+		v = append(v, 1, assignedAtTag, 8) // one tag, of 8 bytes
+		v = binary.BigEndian.AppendUint64(v, uint64(at.UnixMilli()))
+	}
+	return shard.Record{Record: record.Record{Key: consumerKey(consumerTargetKey, group), Value: v}}
 }
 
 func consumerTargetMemberRecord(group, member string, target partitionSet) shard.Record {
@@ -259,8 +268,14 @@ func (s *State) replayConsumer(version int16, r record.Record) error {
 			}
 		}
 	case consumerTargetKey:
-		c.targetEpoch = v.Int32()
-		readTags(&v, nil)
+		c.targetEpoch, c.pace.last = v.Int32(), time.Time{}
+		readTags(&v, func(tag uint32, b []byte) {
+			if tag == assignedAtTag && len(b) == 8 {
+				if at := int64(binary.BigEndian.Uint64(b)); at > 0 {
+					c.pace.last = time.UnixMilli(at)
+				}
+			}
+		})
 	case consumerTargetMemberKey:
 		target := readPartitionSet(&v)
 		c.targeted += len(target) - len(c.target[member])
@@ -317,7 +332,7 @@ func (c *consumerGroup) records(id string, since time.Time) []shard.Record {
 	for _, m := range c.ordered() {
 		out = append(out, consumerMemberRecord(id, m.id, &m.subscription))
 	}
-	out = append(out, consumerTargetRecord(id, c.targetEpoch))
+	out = append(out, consumerTargetRecord(id, c.targetEpoch, c.pace.last))
 	for _, member := range slices.Sorted(maps.Keys(c.target)) {
 		out = append(out, consumerTargetMemberRecord(id, member, c.target[member]))
 	}

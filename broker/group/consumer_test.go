@@ -107,6 +107,8 @@ type consumerClient struct {
 func TestConsumerGroupModel(t *testing.T) {
 	for seed := range uint64(100) {
 		m := &consumerModel{t: t, r: rand.New(rand.NewPCG(seed, 1)), state: NewState(Config{}), now: time.Unix(1000, 0), clients: map[string]*consumerClient{}, partitions: 3}
+		m.timeouts = defaultTimeouts
+		m.timeouts.Assignment = time.Duration(seed%4) * time.Second
 		m.grow()
 		for step := range 200 {
 			m.where = fmt.Sprintf("seed %d step %d", seed, step)
@@ -128,6 +130,7 @@ type consumerModel struct {
 	version    uint64
 	partitions int
 	clients    map[string]*consumerClient
+	timeouts   Timeouts
 	joined     int
 	where      string
 }
@@ -213,7 +216,7 @@ func (m *consumerModel) beat(c *consumerClient) {
 }
 
 func (m *consumerModel) heartbeat(c *consumerClient, epoch int32) {
-	resp := m.apply(m.state.ConsumerHeartbeat(m.now, 1, c.beat(epoch, "t", "u"), defaultTimeouts, Client{ID: "c", Host: "/h"}, "", m.topics)).(*kmsg.ConsumerGroupHeartbeatResponse)
+	resp := m.apply(m.state.ConsumerHeartbeat(m.now, 1, c.beat(epoch, "t", "u"), m.timeouts, Client{ID: "c", Host: "/h"}, "", m.topics)).(*kmsg.ConsumerGroupHeartbeatResponse)
 	if err := c.hear(epoch, resp, func() bool { return m.r.IntN(10) == 0 }); err != nil {
 		m.t.Fatalf("%s: %v", m.where, err)
 	}
@@ -319,7 +322,7 @@ func TestSessionTimeoutOfAGroup(t *testing.T) {
 		req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
 		req.Version, req.Group, req.MemberID, req.MemberEpoch = 1, "g", "m", epoch
 		req.RebalanceTimeoutMillis, req.SubscribedTopicNames = 60_000, []string{"t"}
-		step := s.ConsumerHeartbeat(now, 1, req, Timeouts{session, 7 * time.Second}, Client{}, "", topics)
+		step := s.ConsumerHeartbeat(now, 1, req, Timeouts{Session: session, Heartbeat: 7 * time.Second}, Client{}, "", topics)
 		if resp := step.Answers[0].Value.(*kmsg.ConsumerGroupHeartbeatResponse); resp.ErrorCode != 0 || resp.HeartbeatIntervalMillis != 7000 {
 			t.Fatalf("%v, a heartbeat each %d ms", kerr.ErrorForCode(resp.ErrorCode), resp.HeartbeatIntervalMillis)
 		}

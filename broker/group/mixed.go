@@ -19,8 +19,8 @@ import (
 //
 //   - The first member of the consumer protocol makes a classic group one of that protocol. Its
 //     members stay, with what they hold, and their generation is the group's epoch.
-//   - A classic member is assigned by the coordinator as all are. Whenever its epoch is not the
-//     group's, or it has to give up partitions, or gets more, its heartbeat says that a rebalance is
+//   - A classic member is assigned by the coordinator as all are. Whenever its epoch is not that of
+//     the target assignment, or it has to give up partitions, or gets more, its heartbeat says that a rebalance is
 //     in progress. It joins again at once, waits for nobody, and leads nothing: its generation is
 //     its member epoch, and SyncGroup brings what it may hold. What it holds it says in its
 //     subscription, nothing if it is one that gives up all before it joins.
@@ -130,7 +130,7 @@ func (s *State) upgrade(g *group, topics *Topics, now time.Time, step *shard.Ste
 		s.write(step, consumerTargetMemberRecord(g.id, m.id, held))
 		s.write(step, consumerCurrentRecord(g.id, m.id, &current{epoch: epoch, previous: epoch, assigned: held}))
 	}
-	s.write(step, consumerTargetRecord(g.id, epoch))
+	s.write(step, consumerTargetRecord(g.id, epoch, time.Time{})) // the first one of the coordinator comes at once
 	var waiting []*member
 	for _, m := range members {
 		g.consumer.members[m.id].expires = m.expires
@@ -225,10 +225,8 @@ func (c *consumerGroup) supports(req *kmsg.JoinGroupRequest) bool {
 func (s *State) enter(g *group, m *consumerMember, next subscription, sub *kmsg.ConsumerMemberMetadata, resp *kmsg.JoinGroupResponse, now time.Time, topics *Topics, step *shard.Step) {
 	c := g.consumer
 	s.subscribe(g, m, next, false, topics, now, step)
-	if c.epoch > c.targetEpoch {
-		s.retarget(g, topics, step)
-	}
-	s.reconcile(g, m, holds(sub, topics), now, step)
+	s.retarget(g, topics, now, step)
+	s.reconcile(g, m, holds(sub, topics), topics, now, step)
 	m.expires, m.due = now.Add(m.classic.session), now.Add(m.rebalance)
 	s.wakeBy(g, m.expires)
 	s.wakeBy(g, m.due)
@@ -262,10 +260,10 @@ func (c *consumerGroup) classic(id, instance string, generation int32) (*consume
 	return m, nil
 }
 
-// rejoins tells whether a classic member has to join again: the group has another epoch, or it has
+// rejoins tells whether a classic member has to join again: there is another target, or it has
 // to give up partitions, or those that it waits for are free.
 func (c *consumerGroup) rejoins(m *consumerMember) bool {
-	return m.epoch < c.epoch || m.state == memberUnrevoked || m.state == memberUnreleased && !c.waits(m)
+	return m.epoch < c.targetEpoch || m.state == memberUnrevoked || m.state == memberUnreleased && !c.waits(m)
 }
 
 // waits tells whether somebody else still holds something of a member's target.
@@ -303,7 +301,7 @@ func (s *State) syncConsumer(g *group, now time.Time, t shard.Ticket, req *kmsg.
 		return refuse(kerr.InconsistentGroupProtocol)
 	}
 	m.expires, m.due = now.Add(m.classic.session), time.Time{}
-	if m.epoch < c.epoch && m.state != memberUnrevoked {
+	if m.epoch < c.targetEpoch && m.state != memberUnrevoked {
 		s.call(g, m, now)
 		return refuse(kerr.RebalanceInProgress)
 	}
@@ -339,6 +337,7 @@ func (s *State) heartbeatConsumer(g *group, now time.Time, t shard.Ticket, req *
 	m.expires = now.Add(m.classic.session)
 	var step shard.Step
 	s.raise(g, false, topics, now, &step)
+	s.retarget(g, topics, now, &step)
 	switch {
 	case c.rejoins(m):
 		s.call(g, m, now)

@@ -67,6 +67,7 @@ type mixedModel struct {
 	topics      *Topics
 	version     uint64
 	partitions  int
+	timeouts    Timeouts
 	cooperative bool // classic clients keep what they have while they join
 	clients     map[int]*mixedClient
 	tickets     map[shard.Ticket]*waiter
@@ -84,8 +85,9 @@ type mixedModel struct {
 func newMixedModel(t *testing.T, seed uint64, partitions int) *mixedModel {
 	m := &mixedModel{
 		t: t, r: rand.New(rand.NewPCG(seed, 2)), state: NewState(Config{}), now: time.Unix(1000, 0),
-		clients: map[int]*mixedClient{}, tickets: map[shard.Ticket]*waiter{}, partitions: partitions, committed: map[int32]int64{},
+		clients: map[int]*mixedClient{}, tickets: map[shard.Ticket]*waiter{}, partitions: partitions, committed: map[int32]int64{}, timeouts: defaultTimeouts,
 	}
+	m.timeouts.Assignment = time.Duration(seed/2%3) * time.Second
 	m.grow()
 	return m
 }
@@ -455,7 +457,7 @@ func (m *mixedModel) heartbeat(c *mixedClient, epoch int32) {
 		if err := c.hear(epoch, v.(*kmsg.ConsumerGroupHeartbeatResponse), func() bool { return !m.calm && m.r.IntN(20) == 0 }); err != nil {
 			m.t.Fatalf("%s: %v", m.where, err)
 		}
-	}), c.beat(epoch, "t"), defaultTimeouts, Client{ID: "c", Host: "/h"}, "", m.topics))
+	}), c.beat(epoch, "t"), m.timeouts, Client{ID: "c", Host: "/h"}, "", m.topics))
 }
 
 // commit commits one offset more of each partition that a client has.

@@ -20,17 +20,18 @@ import (
 
 // A shareGroup is a share group (KIP-932). Its members come and go as those of the consumer
 // protocol do, but a partition may have several at a time, so nobody waits for anybody: a member has
-// its target with the heartbeat after the group's epoch has risen. Which records each of them has
+// its target with the first heartbeat after it was made. Which records each of them has
 // is known where the partition is led, by package share; of that, what must survive is kept here.
 type shareGroup struct {
 	epoch   int32
-	hash    uint64 // of the topics that the epoch was made for
+	hash    uint64 // of the topics that the target was made for, or the epoch
 	members map[string]*shareMember
 	states  map[partitionID]shareState
 
 	// Not durable.
 	target      map[string]partitionSet
 	targetEpoch int32
+	pace        pace
 	seen        *Topics       // topics when hash was last looked at
 	joined      int           // counts joins, for a stable order
 	session     time.Duration // of the group, as last told; zero: the default
@@ -171,14 +172,17 @@ func (s *State) shareHeartbeat(now time.Time, req *kmsg.ShareGroupHeartbeatReque
 	}
 	m.expires = now.Add(timeouts.Session)
 	s.wakeBy(g, m.expires)
-	if c.target == nil || c.targetEpoch != c.epoch {
-		c.target, c.targetEpoch = c.assign(topics), c.epoch
+	c.pace.interval = timeouts.Assignment
+	wait := s.retargetShare(g, topics, now, step)
+	target := c.target[m.id]
+	if c.targetEpoch != c.epoch { // what it does not subscribe to any more it gives up now
+		target = target.of(m.existing(topics), topics)
 	}
-	moved := !maps.Equal(m.assigned, c.target[m.id])
-	if m.epoch != c.epoch || moved {
-		s.write(step, shareCurrentRecord(g.id, m.id, &shareCurrent{epoch: c.epoch, previous: m.epoch, assigned: c.target[m.id]}))
+	moved := !maps.Equal(m.assigned, target)
+	if m.epoch != c.targetEpoch || moved {
+		s.write(step, shareCurrentRecord(g.id, m.id, &shareCurrent{epoch: c.targetEpoch, previous: m.epoch, assigned: target}))
 	}
-	resp.MemberID, resp.MemberEpoch, resp.HeartbeatIntervalMillis = &m.id, m.epoch, int32(timeouts.Heartbeat.Milliseconds())
+	resp.MemberID, resp.MemberEpoch, resp.HeartbeatIntervalMillis = &m.id, m.epoch, timeouts.heartbeatMillis(wait)
 	if moved || req.MemberEpoch == epochJoin || req.SubscribedTopicNames != nil || req.MemberEpoch != m.epoch {
 		resp.Assignment = &kmsg.ShareGroupHeartbeatResponseAssignment{TopicPartitions: []kmsg.ShareGroupHeartbeatResponseAssignmentTopicPartition{}}
 		for _, tp := range m.assigned.topics() {
@@ -262,19 +266,38 @@ func (s *State) subscribeShare(g *group, m *shareMember, next shareSubscription,
 	if wants || next.rack != m.rack || next.clientID != m.clientID || next.clientHost != m.clientHost {
 		s.write(step, shareMemberRecord(g.id, m.id, &next))
 	}
-	hash := c.hash
-	if wants || c.seen == nil || c.seen.Version != topics.Version {
-		hash = c.hashOf(topics)
+	switch {
+	case wants:
+		s.write(step, shareGroupRecord(g.id, c.epoch+1, c.hash, now))
+	case (c.target == nil || c.targetEpoch == c.epoch) && (c.seen == nil || c.seen.Version != topics.Version):
 		c.seen = topics
+		if hash := c.hashOf(topics); hash != c.hash {
+			s.write(step, shareGroupRecord(g.id, c.epoch+1, hash, now))
+		}
 	}
-	if wants || hash != c.hash {
-		s.write(step, shareGroupRecord(g.id, c.epoch+1, hash, now))
+}
+
+// retargetShare makes the target assignment of the group's epoch, unless it is there. It returns how long that has to wait.
+// One that a replay has forgotten is made at once.
+func (s *State) retargetShare(g *group, topics *Topics, now time.Time, step *shard.Step) (wait time.Duration) {
+	c := g.share
+	if c.target != nil && c.targetEpoch == c.epoch {
+		return 0
 	}
+	if wait := c.pace.wait(now); wait > 0 && c.target != nil {
+		return wait
+	}
+	hash := c.hashOf(topics)
+	if c.seen = topics; hash != c.hash {
+		s.write(step, shareGroupRecord(g.id, c.epoch, hash, now))
+	}
+	c.target, c.targetEpoch, c.pace.last = c.assign(topics), c.epoch, now
+	return 0
 }
 
 // existing returns the topics of a member that exist.
 func (m *shareMember) existing(topics *Topics) []string {
-	return topics.existing(m.topics...)
+	return topics.existingOf(m.topics)
 }
 
 // hashOf is a hash of the topics that the members subscribe to.
@@ -336,7 +359,7 @@ func (c *shareGroup) assign(topics *Topics) map[string]partitionSet {
 	return target
 }
 
-// removeShare drops a member; the next heartbeat of another makes a new assignment.
+// removeShare drops a member; a heartbeat of another makes a new assignment.
 func (s *State) removeShare(g *group, m *shareMember, now time.Time, step *shard.Step) {
 	for _, kind := range []int16{shareCurrentKey, shareMemberKey} {
 		s.write(step, shard.Record{Record: record.Record{Key: consumerKey(kind, g.id, m.id)}})
@@ -369,6 +392,9 @@ func (s *State) DescribeShare(t shard.Ticket, id string, topics *Topics) shard.S
 	}
 	c := g.share
 	resp.GroupState, resp.GroupEpoch, resp.AssignmentEpoch, resp.Assignor = string(c.phase()), c.epoch, c.epoch, shareAssignor
+	if c.target != nil && len(c.members) > 0 { // else nobody waits for an assignment
+		resp.AssignmentEpoch = c.targetEpoch
+	}
 	resp.Members = []kmsg.ShareGroupDescribeResponseGroupMember{}
 	for _, m := range c.ordered() {
 		d := kmsg.NewShareGroupDescribeResponseGroupMember()

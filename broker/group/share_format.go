@@ -160,6 +160,7 @@ func (s *State) forgetShare(version int16, id, member string, p partitionID) {
 			c.said -= len(m.id) + m.said()
 			c.held -= len(m.assigned)
 			delete(c.members, member)
+			delete(c.target, member)
 		}
 	case shareCurrentKey:
 		if m != nil {

@@ -27,6 +27,8 @@ type shareScript struct {
 	log    []shard.Record
 	now    time.Time
 	topics *Topics
+
+	interval time.Duration // of assignments
 }
 
 func newShareScript(t *testing.T) *shareScript {
@@ -52,7 +54,7 @@ func (s *shareScript) heartbeat(member string, epoch int32, topics ...string) *k
 	s.t.Helper()
 	req := kmsg.NewPtrShareGroupHeartbeatRequest()
 	req.Version, req.GroupID, req.MemberID, req.MemberEpoch, req.SubscribedTopicNames = 1, "g", member, epoch, topics
-	step := s.state.ShareHeartbeat(s.now, 1, req, Timeouts{45 * time.Second, 5 * time.Second}, Client{ID: "c", Host: "/h"}, s.topics)
+	step := s.state.ShareHeartbeat(s.now, 1, req, Timeouts{45 * time.Second, 5 * time.Second, s.interval}, Client{ID: "c", Host: "/h"}, s.topics)
 	s.apply(step.Records)
 	return step.Answers[0].Value.(*kmsg.ShareGroupHeartbeatResponse)
 }
@@ -75,6 +77,7 @@ func TestShareAssignment(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		s := newShareScript(t)
+		s.interval = time.Duration(seed%3) * time.Second
 		topics := map[string]TopicInfo{}
 		for i := range 1 + r.IntN(3) {
 			name := fmt.Sprint("t", i)
@@ -115,6 +118,7 @@ func TestShareAssignment(t *testing.T) {
 				continue
 			}
 			for range 2 { // the first may be what raises the epoch
+				s.now = s.now.Add(s.interval)
 				for m := range wants {
 					resp := s.heartbeat(m, epochs[m])
 					if resp.ErrorCode != 0 {
@@ -203,7 +207,7 @@ func TestShareSessionTimeoutIsSet(t *testing.T) {
 	s.apply(s.state.Tick(s.now).Records)
 	req := kmsg.NewPtrShareGroupHeartbeatRequest()
 	req.Version, req.GroupID, req.MemberID, req.SubscribedTopicNames = 1, "g", "other", []string{"t"}
-	s.apply(s.state.ShareHeartbeat(s.now, 1, req, Timeouts{10 * time.Second, time.Second}, Client{}, s.topics).Records)
+	s.apply(s.state.ShareHeartbeat(s.now, 1, req, Timeouts{Session: 10 * time.Second, Heartbeat: time.Second}, Client{}, s.topics).Records)
 	s.now = s.now.Add(9 * time.Second)
 	if wake := s.state.Wake(); wake.After(s.now.Add(time.Second)) {
 		t.Fatalf("looks again at %v, and a session ends a second after %v", wake, s.now)

@@ -40,7 +40,12 @@ type Config struct {
 	// (group.consumer.min.session.timeout.ms and the like). 45 s, 60 s, 5 s and 15 s if zero.
 	ConsumerMinSession, ConsumerMaxSession     time.Duration
 	ConsumerMinHeartbeat, ConsumerMaxHeartbeat time.Duration
-	// ShareSession and ShareHeartbeat are the same for members of share groups, of which one has
+	// ConsumerAssignment is how long after an assignment a group of the consumer protocol without a setting of its own has
+	// its next one (group.consumer.assignment.interval.ms, KIP-1263), ShareAssignment the same of a share group. At once if zero.
+	ConsumerAssignment, ShareAssignment time.Duration
+	// ConsumerMinAssignment and ConsumerMaxAssignment bound that setting of groups. 0 and 15 s if zero.
+	ConsumerMinAssignment, ConsumerMaxAssignment time.Duration
+	// ShareSession and ShareHeartbeat are session and heartbeat for members of share groups, of which one has
 	// at most ShareMaxSize (KIP-932). 45 s, 5 s and 200 if zero.
 	ShareSession, ShareHeartbeat time.Duration
 	ShareMaxSize                 int
@@ -67,6 +72,7 @@ func (c *Config) setDefaults() {
 	c.ConsumerMaxSession = cmp.Or(c.ConsumerMaxSession, time.Minute)
 	c.ConsumerMinHeartbeat = cmp.Or(c.ConsumerMinHeartbeat, 5*time.Second)
 	c.ConsumerMaxHeartbeat = cmp.Or(c.ConsumerMaxHeartbeat, 15*time.Second)
+	c.ConsumerMaxAssignment = cmp.Or(c.ConsumerMaxAssignment, 15*time.Second)
 	c.ShareSession = cmp.Or(c.ShareSession, 45*time.Second)
 	c.ShareHeartbeat = cmp.Or(c.ShareHeartbeat, 5*time.Second)
 	c.ShareMaxSize = cmp.Or(c.ShareMaxSize, 200)

@@ -49,7 +49,7 @@ func (s *script) setTopics(list string) {
 }
 
 // defaultTimeouts are those of groups without settings.
-var defaultTimeouts = Timeouts{45 * time.Second, 5 * time.Second}
+var defaultTimeouts = Timeouts{Session: 45 * time.Second, Heartbeat: 5 * time.Second}
 
 func topicID(name string) uuid.UUID { return uuid.NewSHA1(uuid.Nil, []byte(name)) }
 
