@@ -480,14 +480,14 @@ func TestGroupConfigs(t *testing.T) {
 		"share.auto.offset.reset": "by_duration:-PT1H", "share.delivery.count.limit": "1", "share.isolation.level": "serializable",
 		"share.record.lock.duration.ms": "soon", "share.session.timeout.ms": "5000", "share.nothing": "1",
 		"consumer.session.timeout.ms": "44999", "consumer.heartbeat.interval.ms": "15001", "consumer.nothing": "1",
-		"consumer.assignment.interval.ms": "-1", "share.assignor.offload.enable": "maybe", "errors.deadletterqueue.topic.name": "a/b", "streams.session.timeout.ms": "50000",
+		"consumer.assignment.interval.ms": "-1", "share.assignment.interval.ms": "15001", "share.assignor.offload.enable": "maybe", "errors.deadletterqueue.topic.name": "a/b", "streams.session.timeout.ms": "50000",
 	} {
 		if err := b.setGroup(t, "g", name, value); !errors.Is(err, kerr.InvalidConfig) {
 			t.Errorf("%s=%s: %v", name, value, err)
 		}
 	}
 	for name, value := range map[string]string{"share.auto.offset.reset": "by_duration:P1DT2H3M4.5S", "share.record.lock.duration.ms": "15000", "consumer.session.timeout.ms": "60000", "consumer.heartbeat.interval.ms": "7000",
-		"consumer.assignment.interval.ms": "2000", "errors.deadletterqueue.topic.name": "letters"} {
+		"consumer.assignment.interval.ms": "2000", "share.assignment.interval.ms": "3000", "errors.deadletterqueue.topic.name": "letters"} {
 		if err := b.setGroup(t, "g", name, value); err != nil {
 			t.Errorf("%s=%s: %v", name, value, err)
 		}
@@ -499,8 +499,11 @@ func TestGroupConfigs(t *testing.T) {
 	if got := beat(1).HeartbeatIntervalMillis; got != 7000 {
 		t.Errorf("a member is to send a heartbeat each %d ms, want 7000", got)
 	}
-	if got := c.consumer.durations().Session; got != time.Minute {
-		t.Errorf("a session of %v, want a minute", got)
+	if got, want := c.consumer.durations(), (group.Timeouts{Session: time.Minute, Heartbeat: 7 * time.Second, Assignment: 2 * time.Second}); got != want {
+		t.Errorf("members of the consumer protocol have %+v, want %+v", got, want)
+	}
+	if got, want := c.share.durations(), (group.Timeouts{Session: 45 * time.Second, Heartbeat: 5 * time.Second, Assignment: 3 * time.Second}); got != want {
+		t.Errorf("members of a share group have %+v, want %+v", got, want)
 	}
 	req := kmsg.NewPtrDescribeConfigsRequest()
 	req.Resources = []kmsg.DescribeConfigsRequestResource{{ResourceType: kmsg.ConfigResourceTypeGroupConfig, ResourceName: "g"}}
