@@ -461,7 +461,7 @@ func subset(topics []kmsg.ConsumerGroupHeartbeatRequestTopic, of partitionSet) b
 // replaceInstance gives the place of an instance that left for a while to its new process.
 func (s *State) replaceInstance(g *group, old *consumerMember, id string, step *shard.Step) *consumerMember {
 	c := g.consumer
-	sub, held, target := old.subscription, old.current, c.target[old.id]
+	sub, held, target, found := old.subscription, old.current, c.target[old.id], old.matched
 	s.removeRecords(g, old, step)
 	s.write(step, consumerMemberRecord(g.id, id, &sub))
 	if target != nil {
@@ -469,7 +469,9 @@ func (s *State) replaceInstance(g *group, old *consumerMember, id string, step *
 	}
 	held.epoch, held.previous = epochJoin, epochJoin
 	s.write(step, consumerCurrentRecord(g.id, id, &held))
-	return c.members[id]
+	m := c.members[id]
+	c.share(m, found)
+	return m
 }
 
 // subscribed is what a member says of itself with a heartbeat.
@@ -663,6 +665,9 @@ func (s *State) retarget(g *group, topics *Topics, now time.Time, step *shard.St
 			s.write(step, consumerTargetMemberRecord(g.id, id, target[id]))
 		}
 	}
+	if c.guesses() {
+		now = time.Time{} // the one that knows comes at once
+	}
 	s.write(step, consumerTargetRecord(g.id, c.epoch, now))
 	return 0
 }
@@ -736,15 +741,15 @@ func (s partitionSet) intersects(with partitionSet) bool {
 	return false
 }
 
-// advance returns what a member that holds only now.assigned may hold next, on its way to target. A classic member has
-// given up what it does not say that it holds, when it joins.
+// advance returns what a member that holds only now.assigned may hold next, on its way to target. What a member says that
+// it holds is all that it holds; a classic one says so when it joins, one of the consumer protocol need not say it.
 func (c *consumerGroup) advance(m *consumerMember, now current, target, owned partitionSet) current {
 	next := current{epoch: m.epoch, previous: m.epoch, assigned: partitionSet{}, revoking: partitionSet{}}
 	for p := range now.assigned {
 		_, holds := owned[p]
 		if _, keep := target[p]; keep {
 			next.assigned[p] = struct{}{}
-		} else if (holds || m.classic == nil) && !invariant.Off("group-revoke-first") {
+		} else if (holds || m.classic == nil && owned == nil) && !invariant.Off("group-revoke-first") {
 			next.revoking[p] = struct{}{}
 		}
 	}
@@ -890,7 +895,7 @@ func (s *State) DescribeConsumer(t shard.Ticket, id string, topics *Topics) shar
 	resp.Group = id
 	g := s.groups[id]
 	if g == nil || g.consumer == nil {
-		resp.ErrorCode, resp.ErrorMessage = kerr.GroupIDNotFound.Code, kmsg.StringPtr(fmt.Sprintf("there is no group %q of the consumer protocol", id))
+		resp.ErrorCode, resp.ErrorMessage = kerr.GroupIDNotFound.Code, g.isNot(id, "of the consumer protocol")
 		return answer(t, resp)
 	}
 	c := g.consumer

@@ -1,6 +1,7 @@
 package group
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -281,6 +282,14 @@ func (s *State) List(t shard.Ticket, states, types []string) shard.Step {
 	return answer(t, list)
 }
 
+// isNot says that the group of an id, nil if there is none, is not of a kind.
+func (g *group) isNot(id, kind string) *string {
+	if g == nil {
+		return kmsg.StringPtr(fmt.Sprintf("there is no group %q", id))
+	}
+	return kmsg.StringPtr(fmt.Sprintf("group %q is not %s", id, kind))
+}
+
 // Describe returns one group; a group that does not exist is Dead, as Kafka says.
 func (s *State) Describe(t shard.Ticket, group string, version int16) shard.Step {
 	resp := kmsg.NewDescribeGroupsResponseGroup()
@@ -290,7 +299,7 @@ func (s *State) Describe(t shard.Ticket, group string, version int16) shard.Step
 		resp.State = "Dead"
 		if version >= 6 {
 			resp.ErrorCode = kerr.GroupIDNotFound.Code
-			resp.ErrorMessage = kmsg.StringPtr("there is no group " + group + " of the classic protocol")
+			resp.ErrorMessage = g.isNot(group, "of the classic protocol")
 		}
 		return answer(t, resp)
 	}

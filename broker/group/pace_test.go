@@ -216,3 +216,36 @@ func TestChangesOfAShareGroupWithinTheIntervalAreOneAssignment(t *testing.T) {
 	s.restart(false)
 	want("the first, after a restart", s.heartbeat("a", 3), "epoch 4, 3 partitions, next in 5s")
 }
+
+// A member of a share group that loses two answers, the second of them while a change waits, is still in the group.
+func TestLostAnswersWhileAShareGroupWaits(t *testing.T) {
+	s := newShareScript(t)
+	s.interval = time.Second
+	s.heartbeat("a", 0, "t", "u")
+	s.heartbeat("b", 0, "t")
+	s.now = s.now.Add(time.Second)
+	if got := s.heartbeat("a", 1).MemberEpoch; got != 2 {
+		t.Fatalf("epoch %d after the interval, want 2", got)
+	}
+	s.heartbeat("c", 0, "t")
+	s.heartbeat("a", 1, "t")
+	if got := s.heartbeat("a", 1, "t"); got.ErrorCode != 0 || got.MemberEpoch != 2 {
+		t.Errorf("the third time: epoch %d, %v", got.MemberEpoch, kerr.ErrorForCode(got.ErrorCode))
+	}
+}
+
+// A static member that returns has what it says that it holds, nothing: what became another's meanwhile it need not give
+// up, and its epoch is one with which it can go on.
+func TestInstanceThatReturnsHasNothingToGiveUp(t *testing.T) {
+	p := newPaced(t, 0)
+	joins := func(req *kmsg.ConsumerGroupHeartbeatRequest) {
+		req.InstanceID, req.SubscribedTopicNames, req.Topics = kmsg.StringPtr("i"), []string{"t"}, []kmsg.ConsumerGroupHeartbeatRequestTopic{}
+	}
+	p.beat("a", 0, joins)
+	p.beat("a", -2, func(req *kmsg.ConsumerGroupHeartbeatRequest) { req.InstanceID = kmsg.StringPtr("i") })
+	p.want("another", p.beat("b", 0, subscribesTo("t")), "epoch 2, 0 partitions, next in 5s")
+	p.want("the instance", p.beat("a2", 0, joins), "epoch 2, 2 partitions, next in 5s")
+	p.want("the other again", p.beat("b", 2, nothingNew), "epoch 2, 2 partitions, next in 5s")
+	p.want("the instance again", p.beat("a2", 2, func(req *kmsg.ConsumerGroupHeartbeatRequest) { req.InstanceID = kmsg.StringPtr("i") }), "epoch 2, 2 partitions, next in 5s")
+	p.want("the group", p.phase(), "Stable 2/2")
+}

@@ -3,7 +3,6 @@ package group
 import (
 	"cmp"
 	"encoding/binary"
-	"fmt"
 	"hash/fnv"
 	"maps"
 	"slices"
@@ -180,7 +179,11 @@ func (s *State) shareHeartbeat(now time.Time, req *kmsg.ShareGroupHeartbeatReque
 	}
 	moved := !maps.Equal(m.assigned, target)
 	if m.epoch != c.targetEpoch || moved {
-		s.write(step, shareCurrentRecord(g.id, m.id, &shareCurrent{epoch: c.targetEpoch, previous: m.epoch, assigned: target}))
+		next := &shareCurrent{epoch: c.targetEpoch, previous: m.epoch, assigned: target}
+		if m.epoch == c.targetEpoch {
+			next.previous = m.previous
+		}
+		s.write(step, shareCurrentRecord(g.id, m.id, next))
 	}
 	resp.MemberID, resp.MemberEpoch, resp.HeartbeatIntervalMillis = &m.id, m.epoch, timeouts.heartbeatMillis(wait)
 	if moved || req.MemberEpoch == epochJoin || req.SubscribedTopicNames != nil || req.MemberEpoch != m.epoch {
@@ -387,7 +390,7 @@ func (s *State) DescribeShare(t shard.Ticket, id string, topics *Topics) shard.S
 	resp.GroupID = id
 	g := s.groups[id]
 	if g == nil || g.share == nil {
-		resp.ErrorCode, resp.ErrorMessage = kerr.GroupIDNotFound.Code, kmsg.StringPtr(fmt.Sprintf("there is no share group %q", id))
+		resp.ErrorCode, resp.ErrorMessage = kerr.GroupIDNotFound.Code, g.isNot(id, "a share group")
 		return answer(t, resp)
 	}
 	c := g.share

@@ -196,6 +196,18 @@ func TestShareMembership(t *testing.T) {
 	if got := s.state.ShareHeartbeat(s.now, 1, share, Timeouts{}, Client{}, s.topics).Answers[0].Value.(*kmsg.ShareGroupHeartbeatResponse); got.ErrorCode != kerr.GroupIDNotFound.Code {
 		t.Errorf("a member of a consumer group: %v", kerr.ErrorForCode(got.ErrorCode))
 	}
+	for _, c := range []struct{ id, classic, consumer, share string }{
+		{"none", `there is no group "none"`, `there is no group "none"`, `there is no group "none"`},
+		{"g", `group "g" is not of the classic protocol`, `group "g" is not of the consumer protocol`, ""},
+		{"h", `group "h" is not of the classic protocol`, "", `group "h" is not a share group`},
+	} {
+		classic := s.state.Describe(1, c.id, 6).Answers[0].Value.(kmsg.DescribeGroupsResponseGroup).ErrorMessage
+		consumer := s.state.DescribeConsumer(1, c.id, s.topics).Answers[0].Value.(kmsg.ConsumerGroupDescribeResponseGroup).ErrorMessage
+		share := s.state.DescribeShare(1, c.id, s.topics).Answers[0].Value.(kmsg.ShareGroupDescribeResponseGroup).ErrorMessage
+		if deref(classic) != c.classic || deref(consumer) != c.consumer || deref(share) != c.share {
+			t.Errorf("%s described: %q, %q and %q, want %+v", c.id, deref(classic), deref(consumer), deref(share), c)
+		}
+	}
 }
 
 // A session timeout that is set holds for members that are silent, too: those of which a coordinator
