@@ -127,7 +127,7 @@ func TestFormats(t *testing.T) {
 			}
 			// No bit can change unnoticed, or so that it looks like a newer version, and nothing
 			// can be missing.
-			for bit := 0; bit < len(data)*8; bit += 1 + len(data)/1000 {
+			for bit := 0; bit < len(data)*8; bit += 1 + len(data)/5000 {
 				flipped := bytes.Clone(data)
 				flipped[bit/8] ^= 1 << (bit % 8)
 				if err := f.dump(io.Discard, flipped); !errors.Is(err, ErrCorrupt) {

@@ -279,8 +279,11 @@ func TestFileWALTornBulkWithAHeaderInARecord(t *testing.T) {
 // Where the disk has room for a bulk and not for the zeros behind it, the bulk is written.
 func TestFileWALWithoutRoomForZeros(t *testing.T) {
 	w := newWrittenWAL(t, &fullWithinBlock{strictfs.FS{FS: vfs.NewMem()}, 1, walBlock}, "/wal")
-	for range 3 {
+	for _, want := range []int{walBlock, walBlock + walAhead, walBlock + walAhead} {
 		w.write(rand.New(rand.NewPCG(1, 1)), 100)
+		if n := len(w.data()); n != want { // it did not wait for room for more
+			t.Errorf("a segment of %d bytes after bulk %d, want %d", n, len(w.bulks), want)
+		}
 	}
 	w.check()
 }
@@ -303,6 +306,9 @@ func TestFileWALWhereTheFileSystemRefuses(t *testing.T) {
 	}
 	w := newWrittenWAL(t, vfs.NewMem(), "/wal")
 	w.write(rand.New(rand.NewPCG(0, 0)), walBlock)
+	if n := len(w.data()); n != walAhead {
+		t.Errorf("a segment written through the page cache has %d bytes, want the %d of its bulk and the zeros behind it", n, walAhead)
+	}
 	w.check()
 }
 
