@@ -385,8 +385,8 @@ func (d *Dir) read(path string, off, n int64) ([]byte, error) {
 	return data, readAt(f, from, data)
 }
 
-// getInto is GetInto.
-func (d *Dir) getInto(ctx context.Context, key string, off int64, bufs [][]byte) error {
+// getParts is GetParts.
+func (d *Dir) getParts(ctx context.Context, key string, parts []Part) error {
 	path, err := d.path(key)
 	if err == nil {
 		err = ctx.Err()
@@ -399,10 +399,28 @@ func (d *Dir) getInto(ctx context.Context, key string, off int64, bufs [][]byte)
 		return err
 	}
 	defer f.Close()
-	if off+bodySize(bufs) > size {
+	if _, to := rangeOf(parts); to > size {
 		return ErrShort
 	}
-	return readAt(f, off, bufs...)
+	for i := range parts {
+		parts[i].Data = nil
+	}
+	if size >= directMin && d.fs == vfs.Default { // written past the page cache
+		if err := readDirect(int(f.Fd()), parts); err != nil {
+			return err
+		}
+	}
+	for i := range parts {
+		p := &parts[i]
+		if p.Data != nil {
+			continue
+		}
+		p.Data = p.Memory[:p.Size]
+		if err := readAt(f, p.Off, p.Data); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // open opens an object and returns its size.
@@ -425,16 +443,13 @@ func (d *Dir) open(path string) (f vfs.File, size int64, err error) {
 	return f, st.Size(), nil
 }
 
-// readAt fills bufs.
-func readAt(f vfs.File, off int64, bufs ...[]byte) error {
-	for _, buf := range bufs {
-		if len(buf) == 0 {
-			continue
-		}
-		if k, err := f.ReadAt(buf, off); k < len(buf) {
-			return fmt.Errorf("%d of %d bytes: %w", k, len(buf), errors.Join(err, io.ErrUnexpectedEOF))
-		}
-		off += int64(len(buf))
+// readAt fills buf.
+func readAt(f vfs.File, off int64, buf []byte) error {
+	if len(buf) == 0 {
+		return nil
+	}
+	if k, err := f.ReadAt(buf, off); k < len(buf) {
+		return fmt.Errorf("%d of %d bytes: %w", k, len(buf), errors.Join(err, io.ErrUnexpectedEOF))
 	}
 	return nil
 }

@@ -13,21 +13,28 @@ import (
 )
 
 const (
-	// directMin is the size from which on an object does not go through the page cache.
-	directMin = 1 << 20
+	// directMin is the size from which on an object does not go through the page cache, and directReadMin that of a read of
+	// such an object: of many streams the log reads few blocks at a time.
+	directMin     = 1 << 20
+	directReadMin = 64 << 10
 	// directBuffer is how much is written at once.
 	directBuffer = 1 << 20
-	// directAlign is what memory, position and length of such a write must be multiples of, on any disk.
-	directAlign = 4 << 10
 )
 
-// directBuffers hold *[]byte of directBuffer bytes that are aligned.
+// directBuffers hold *[]byte of directBuffer bytes that begin with a block.
 var directBuffers = sync.Pool{New: func() any {
-	b := make([]byte, directBuffer+directAlign)
-	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (directAlign - 1)
-	b = b[skip : skip+directBuffer]
+	b := blocks(directBuffer)
 	return &b
 }}
+
+// blocks returns n bytes of memory that begin with a block.
+func blocks(n int) []byte {
+	b := make([]byte, n+blockSize)
+	skip := -int(addressOf(b)) & (blockSize - 1)
+	return b[skip : skip+n : skip+n]
+}
+
+func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
 // setDirect says whether writes of a file go past the page cache (O_DIRECT). An error says that the file system knows no
 // such writes.
@@ -71,7 +78,7 @@ func writeDirect(fd int, pieces [][]byte) (done bool, err error) {
 			n = 0
 		}
 	}
-	whole := n &^ (directAlign - 1)
+	whole := n &^ (blockSize - 1)
 	if err := writeBlocks(fd, buf[:whole]); err != nil {
 		return true, err
 	}
@@ -79,6 +86,59 @@ func writeDirect(fd int, pieces [][]byte) (done bool, err error) {
 		return true, err
 	}
 	return true, writeGroup(fd, [][]byte{buf[whole:n]})
+}
+
+// readDirect reads past the page cache the parts whose memory is for that, and sets their Data; none if the file system cannot, or
+// if they are small. To find, fill and account for the pages of what is read once takes as much CPU as to send it to a consumer.
+func readDirect(fd int, parts []Part) (err error) {
+	size := 0
+	for _, p := range parts {
+		if p.wholeBlocks() {
+			size += p.Size
+		}
+	}
+	if size < directReadMin || setDirect(fd, true) != nil {
+		return nil
+	}
+	defer func() { err = errors.Join(err, setDirect(fd, false)) }()
+	for i := range parts {
+		p := &parts[i]
+		if !p.wholeBlocks() {
+			continue
+		}
+		skip := int(p.Off & (blockSize - 1))
+		ok, err := readBlocks(fd, p.Memory[:(skip+p.Size+blockSize-1)&^(blockSize-1)], p.Off-int64(skip), skip+p.Size)
+		if !ok || err != nil {
+			return err
+		}
+		p.Data = p.Memory[skip : skip+p.Size]
+	}
+	return nil
+}
+
+// wholeBlocks reports whether the part has memory to be read past the page cache.
+func (p *Part) wholeBlocks() bool {
+	return len(p.Memory) >= PartMemory(p.Size) && addressOf(p.Memory)%blockSize == 0
+}
+
+// readBlocks reads whole blocks, of which the last may be beyond the end of the file, but least bytes. It returns false if they cannot
+// be read so.
+func readBlocks(fd int, b []byte, off int64, least int) (ok bool, err error) {
+	for n := 0; n < least; {
+		k, err := unix.Pread(fd, b[n:], off+int64(n))
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EINVAL):
+			return false, nil
+		case err != nil:
+			return true, fmt.Errorf("read: %w", err)
+		case k == 0:
+			return true, fmt.Errorf("%d of %d bytes: %w", n, least, io.ErrUnexpectedEOF)
+		}
+		n += k
+	}
+	return true, nil
 }
 
 // writeBlocks writes whole blocks, through the page cache from where they do not go past it on.
@@ -90,7 +150,7 @@ func writeBlocks(fd int, b []byte) error {
 			continue
 		case n == 0 && err == nil:
 			return io.ErrShortWrite
-		case errors.Is(err, unix.EINVAL) || err == nil && n&(directAlign-1) != 0:
+		case errors.Is(err, unix.EINVAL) || err == nil && n&(blockSize-1) != 0:
 			b = b[max(n, 0):]
 			if err := setDirect(fd, false); err != nil {
 				return err

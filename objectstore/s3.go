@@ -235,19 +235,29 @@ func (s *S3) get(a *attempt, key string, off, n int64) ([]byte, error) {
 	return data, readBody(a, body, data)
 }
 
-// getInto is GetInto.
-func (s *S3) getInto(ctx context.Context, key string, off int64, bufs [][]byte) error {
-	n := bodySize(bufs)
+// getParts is GetParts.
+func (s *S3) getParts(ctx context.Context, key string, parts []Part) error {
+	from, to := rangeOf(parts)
 	err := s.try(ctx, OpGet, key, func(a *attempt) error {
-		body, size, err := s.open(a, key, off, n)
+		body, size, err := s.open(a, key, from, to-from)
 		if err != nil {
 			return err
 		}
 		defer body.Close()
-		if size < n {
+		if size < to-from {
 			return permanent(ErrShort)
 		}
-		return readBody(a, body, bufs...)
+		at := from
+		for _, p := range parts {
+			if _, err := io.CopyN(io.Discard, a.receive(body), p.Off-at); err != nil {
+				return fmt.Errorf("answer broke off after %d of %d bytes: %w", at-from, to-from, err)
+			}
+			if err := readBody(a, body, p.Data); err != nil {
+				return err
+			}
+			at = p.Off + int64(p.Size)
+		}
+		return nil
 	})
 	if status(err) == http.StatusRequestedRangeNotSatisfiable {
 		return ErrShort
@@ -261,15 +271,10 @@ func (s *S3) getInto(ctx context.Context, key string, off int64, bufs [][]byte) 
 	return nil
 }
 
-// readBody fills bufs.
-func readBody(a *attempt, body io.Reader, bufs ...[]byte) error {
-	done := 0
-	for _, buf := range bufs {
-		k, err := io.ReadFull(a.receive(body), buf)
-		done += k
-		if err != nil {
-			return fmt.Errorf("answer broke off after %d of %d bytes: %w", done, bodySize(bufs), err)
-		}
+// readBody fills buf.
+func readBody(a *attempt, body io.Reader, buf []byte) error {
+	if k, err := io.ReadFull(a.receive(body), buf); err != nil {
+		return fmt.Errorf("answer broke off after %d of %d bytes: %w", k, len(buf), err)
 	}
 	return nil
 }

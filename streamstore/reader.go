@@ -101,7 +101,7 @@ type blockLoad struct {
 	entry   indexEntry
 	session *session // whom it is read ahead for; nil if a fetch waits for it
 	request *request
-	data    []byte // of the request that is on its way
+	memory  []byte // of the request that is on its way
 	kept    bool   // who waits for it reads it without a lease
 	done    chan struct{}
 	batches []RecordBatch // after done
@@ -620,33 +620,30 @@ func (r *reader) run(q *request) {
 		defer r.mu.Unlock()
 		r.lane.done(q)
 	}()
-	var bufs [][]byte // a block each, so that it is freed alone; some are of what lies between
-	at := q.from
-	for _, l := range q.blocks {
-		if gap := l.entry.Position - at; gap > 0 {
-			bufs = append(bufs, make([]byte, gap))
-		}
-		if size := int(l.entry.Size); size < minPooled { // no whole blocks for what the pool does not keep
-			l.data = make([]byte, size)
+	parts := make([]objectstore.Part, len(q.blocks)) // a block each, so that it is freed alone
+	for i, l := range q.blocks {
+		size := int(l.entry.Size)
+		if size < minPooled { // no whole blocks for what the pool does not keep
+			l.memory = make([]byte, size)
 		} else {
-			l.data = r.pool.get(size, size)[:size]
+			n := objectstore.PartMemory(size)
+			l.memory = r.pool.get(n, n)[:n]
 		}
-		bufs = append(bufs, l.data)
-		at = l.entry.Position + int64(l.entry.Size)
+		parts[i] = objectstore.Part{Off: l.entry.Position, Size: size, Memory: l.memory}
 	}
 	key := ObjectKey(q.object)
-	err := objectstore.GetInto(r.readCtx, r.bucket, key, q.from, bufs...)
+	err := objectstore.GetParts(r.readCtx, r.bucket, key, parts)
 	if errors.Is(err, objectstore.ErrShort) {
 		err = corrupt("%v", err)
 	}
 	if err != nil {
 		err = fmt.Errorf("read %s at %d: %w", key, q.from, err)
 	}
-	for _, l := range q.blocks {
+	for i, l := range q.blocks {
 		var batches []RecordBatch
 		err := err
 		if err == nil {
-			if batches, err = checkBlock(l.data, l.entry); err != nil {
+			if batches, err = checkBlock(parts[i].Data, l.entry); err != nil {
 				err = fmt.Errorf("block of %s at %d: %w", key, l.entry.Position, err)
 			}
 		}
@@ -667,8 +664,8 @@ func (r *reader) endBlockLocked(l *blockLoad, batches []RecordBatch, err error) 
 		r.ahead -= int64(l.entry.Size)
 	}
 	if err == nil {
-		cost := int64(l.entry.Size) + int64(l.entry.Batches)*int64(unsafe.Sizeof(RecordBatch{})) + blockOverhead
-		memory := lend(r.pool, l.data)
+		cost := int64(cap(l.memory)) + int64(l.entry.Batches)*int64(unsafe.Sizeof(RecordBatch{})) + blockOverhead
+		memory := lend(r.pool, l.memory)
 		memory.kept.Store(l.kept)
 		r.blocks.put(l.entry.key(), batches, memory, cost, l.session, time.Now())
 	}

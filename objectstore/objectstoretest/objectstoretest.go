@@ -30,7 +30,7 @@ func Run(t *testing.T, open func(t *testing.T) objectstore.Bucket) {
 		{"PutIfAbsentHasOneWinner", putIfAbsentHasOneWinner},
 		{"CreateAfterDelete", createAfterDelete},
 		{"GetRanges", getRanges},
-		{"GetInto", getInto},
+		{"GetParts", getParts},
 		{"GetOfEmpty", getOfEmpty},
 		{"GetMissing", getMissing},
 		{"GetIsACopy", getIsACopy},
@@ -224,42 +224,45 @@ func getRanges(t *testing.T, b objectstore.Bucket) {
 	}
 }
 
-// GetInto fills the memory of its caller with the parts of a range, or says that there is not so much.
-func getInto(t *testing.T, b objectstore.Bucket) {
+// GetParts reads parts of an object into memory of their own, or says that there is not so much.
+func getParts(t *testing.T, b objectstore.Bucket) {
 	put(t, b, "k", "0123456789")
-	into := func(off int64, sizes ...int) (parts []string, err error) {
-		bufs := make([][]byte, len(sizes))
-		for i, n := range sizes {
-			bufs[i] = make([]byte, n)
+	parts := func(room func(size int) int, at ...[2]int) (got []string, err error) {
+		parts := make([]objectstore.Part, len(at))
+		for i, p := range at {
+			parts[i] = objectstore.Part{Off: int64(p[0]), Size: p[1], Memory: make([]byte, room(p[1]))}
 		}
-		err = objectstore.GetInto(t.Context(), b, "k", off, bufs...)
-		for _, buf := range bufs {
-			parts = append(parts, string(buf))
+		err = objectstore.GetParts(t.Context(), b, "k", parts)
+		for _, p := range parts {
+			got = append(got, string(p.Data))
 		}
-		return parts, err
+		return got, err
 	}
-	for _, c := range []struct {
-		off   int64
-		sizes []int
-		want  []string
-	}{
-		{0, []int{10}, []string{"0123456789"}},
-		{2, []int{3, 1, 2}, []string{"234", "5", "67"}},
-		{9, []int{1}, []string{"9"}},
-	} {
-		if got, err := into(c.off, c.sizes...); err != nil || !slices.Equal(got, c.want) {
-			t.Errorf("from %d sizes %v: %q, %v, want %q", c.off, c.sizes, got, err, c.want)
+	for _, room := range []func(int) int{func(size int) int { return size }, objectstore.PartMemory} {
+		for _, c := range []struct {
+			at   [][2]int
+			want []string
+		}{
+			{[][2]int{{0, 10}}, []string{"0123456789"}},
+			{[][2]int{{2, 3}, {5, 1}, {6, 2}}, []string{"234", "5", "67"}},
+			{[][2]int{{0, 2}, {4, 1}, {8, 2}}, []string{"01", "4", "89"}},
+			{[][2]int{{9, 1}}, []string{"9"}},
+		} {
+			if got, err := parts(room, c.at...); err != nil || !slices.Equal(got, c.want) {
+				t.Errorf("parts %v: %q, %v, want %q", c.at, got, err, c.want)
+			}
+		}
+		for _, off := range []int{5, 10, 20} {
+			if _, err := parts(room, [2]int{off, 4}, [2]int{off + 4, 2}); !errors.Is(err, objectstore.ErrShort) {
+				t.Errorf("6 bytes from %d on: %v, want %v", off, err, objectstore.ErrShort)
+			}
 		}
 	}
-	for _, off := range []int64{5, 10, 20} {
-		if _, err := into(off, 4, 2); !errors.Is(err, objectstore.ErrShort) {
-			t.Errorf("6 bytes from %d on: %v, want %v", off, err, objectstore.ErrShort)
-		}
-	}
-	if err := objectstore.GetInto(t.Context(), b, "missing", 0, make([]byte, 1)); !errors.Is(err, objectstore.ErrNotFound) {
+	one := []objectstore.Part{{Size: 1, Memory: make([]byte, 1)}}
+	if err := objectstore.GetParts(t.Context(), b, "missing", one); !errors.Is(err, objectstore.ErrNotFound) {
 		t.Errorf("of a missing object: %v", err)
 	}
-	if err := objectstore.GetInto(t.Context(), b, "bad//key", 0, make([]byte, 1)); err == nil || errors.Is(err, objectstore.ErrNotFound) {
+	if err := objectstore.GetParts(t.Context(), b, "bad//key", one); err == nil || errors.Is(err, objectstore.ErrNotFound) {
 		t.Errorf("of a bad key: %v", err)
 	}
 }
