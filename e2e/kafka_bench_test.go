@@ -65,6 +65,7 @@ func BenchmarkKafka(b *testing.B) {
 				turn(func(side int) { k.throughput(side, round, smallValue, partitions, *kafkaBytes/4) })
 				turn(func(side int) { k.perfTest(side, round, partitions) })
 			}
+			turn(k.kernelAlone)
 			for side, peak := range k.peak {
 				k.add(side, peakMemory, peak)
 			}
@@ -280,6 +281,28 @@ func (k *kafkaRun) perfRate(side int, what string, m *measurement, bytes int64, 
 	k.want(what+", MB/s", "≥ 1")
 	k.add(side, what+": server CPU s per GiB", cpu*gib/float64(bytes))
 	k.want(what+": server CPU s per GiB", "≤ 0.7")
+}
+
+// kernelAlone sends as much as a turn's consumer gets, with no server around it: the way of Kafka from a file, and that of ours from memory.
+func (k *kafkaRun) kernelAlone(side int) {
+	const region = 256 << 20 // more than any processor's cache
+	memory := randomBytes(region)
+	var f *os.File
+	if side == theirs {
+		var err error
+		if f, err = os.CreateTemp(k.b.TempDir(), ""); err != nil {
+			k.b.Fatal(err)
+		}
+		defer f.Close()
+		if _, err := f.Write(memory); err != nil {
+			k.b.Fatal(err)
+		}
+	}
+	cpu, err := sendAlone(f, memory, *kafkaBytes)
+	if err != nil {
+		k.b.Fatal(err)
+	}
+	k.add(side, "the kernel alone sends, sendfile and write: CPU s per GiB", cpu.Seconds()*gib/float64(*kafkaBytes))
 }
 
 // flushed has Kafka call fsync for each batch before it answers; we always do.
