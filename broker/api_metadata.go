@@ -11,6 +11,7 @@ import (
 
 	"github.com/tabletopic/tabletopic/internal/invariant"
 	"github.com/tabletopic/tabletopic/metadata"
+	"github.com/tabletopic/tabletopic/partition"
 	"github.com/tabletopic/tabletopic/security"
 )
 
@@ -99,6 +100,8 @@ func (b *Broker) metadataOf(ctx context.Context, look *topicLook, want kmsg.Meta
 			return b.metadataTopic(t)
 		case look.create:
 			return fail(kerr.TopicAuthorizationFailed)
+		case partition.CheckTopicName(*want.Topic) != nil: // no use in asking again, as clients do for an unknown topic
+			return fail(kerr.InvalidTopicException)
 		}
 		return fail(kerr.UnknownTopicOrPartition)
 	}

@@ -80,19 +80,20 @@ func TestMetadata(t *testing.T) {
 		topic   kmsg.MetadataRequestTopic
 		want    *kerr.Error
 	}{
-		"by id":                   {12, true, kmsg.MetadataRequestTopic{TopicID: topic.ID}, &kerr.Error{}},
-		"by id with empty name":   {12, true, kmsg.MetadataRequestTopic{TopicID: topic.ID, Topic: &empty}, &kerr.Error{}},
-		"by unknown id":           {12, true, kmsg.MetadataRequestTopic{TopicID: [16]byte{1}}, kerr.UnknownTopicID},
-		"by id before v12":        {11, true, kmsg.MetadataRequestTopic{TopicID: topic.ID, Topic: &empty}, kerr.InvalidRequest},
-		"neither":                 {12, true, kmsg.MetadataRequestTopic{}, kerr.InvalidRequest},
-		"unknown, not created":    {12, false, named("n"), kerr.UnknownTopicOrPartition},
-		"created":                 {12, true, named("auto"), &kerr.Error{}},
-		"created, no choice":      {3, false, named("auto3"), &kerr.Error{}},
-		"name that cannot be":     {12, true, named("a/b"), kerr.InvalidTopicException},
-		"name that is too long":   {12, true, named(strings.Repeat("x", 250)), kerr.InvalidTopicException},
-		"name of internal topic":  {12, true, named("__consumer_offsets"), kerr.InvalidTopicException},
-		"empty name":              {12, true, named(""), kerr.InvalidTopicException},
-		"name that is just a dot": {12, true, named(".."), kerr.InvalidTopicException},
+		"by id":                    {12, true, kmsg.MetadataRequestTopic{TopicID: topic.ID}, &kerr.Error{}},
+		"by id with empty name":    {12, true, kmsg.MetadataRequestTopic{TopicID: topic.ID, Topic: &empty}, &kerr.Error{}},
+		"by unknown id":            {12, true, kmsg.MetadataRequestTopic{TopicID: [16]byte{1}}, kerr.UnknownTopicID},
+		"by id before v12":         {11, true, kmsg.MetadataRequestTopic{TopicID: topic.ID, Topic: &empty}, kerr.InvalidRequest},
+		"neither":                  {12, true, kmsg.MetadataRequestTopic{}, kerr.InvalidRequest},
+		"unknown, not created":     {12, false, named("n"), kerr.UnknownTopicOrPartition},
+		"created":                  {12, true, named("auto"), &kerr.Error{}},
+		"created, no choice":       {3, false, named("auto3"), &kerr.Error{}},
+		"name that cannot be":      {12, true, named("a/b"), kerr.InvalidTopicException},
+		"such a name, not created": {12, false, named("a/b"), kerr.InvalidTopicException},
+		"name that is too long":    {12, true, named(strings.Repeat("x", 250)), kerr.InvalidTopicException},
+		"name of internal topic":   {12, true, named("__consumer_offsets"), kerr.InvalidTopicException},
+		"empty name":               {12, true, named(""), kerr.InvalidTopicException},
+		"name that is just a dot":  {12, true, named(".."), kerr.InvalidTopicException},
 	} {
 		if got := ask(tc.version, tc.allow, tc.topic).Topics[0]; got.ErrorCode != tc.want.Code {
 			t.Errorf("%s: %v, want %v", name, kerr.ErrorForCode(got.ErrorCode), tc.want)
