@@ -67,7 +67,7 @@ func (b *Broker) describeTopicPartitions(r *request, name string, from, limit in
 	}
 	topic, ok := b.set.Topic(name)
 	if !ok {
-		rt.ErrorCode = kerr.UnknownTopicOrPartition.Code
+		rt.ErrorCode = missing(name).Code
 		return rt
 	}
 	m := b.metadataTopic(topic)

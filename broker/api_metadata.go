@@ -67,6 +67,15 @@ type topicLook struct {
 	asked  bool // metadata
 }
 
+// missing is what is said of a topic that is not there. A name that none can have is not unknown, which clients take for
+// a reason to ask again.
+func missing(name string) *kerr.Error {
+	if partition.CheckTopicName(name) != nil {
+		return kerr.InvalidTopicException
+	}
+	return kerr.UnknownTopicOrPartition
+}
+
 // metadataOf looks one topic up by name, creating it if it may, or by id.
 func (b *Broker) metadataOf(ctx context.Context, look *topicLook, want kmsg.MetadataRequestTopic) kmsg.MetadataResponseTopic {
 	r := look.r
@@ -100,10 +109,8 @@ func (b *Broker) metadataOf(ctx context.Context, look *topicLook, want kmsg.Meta
 			return b.metadataTopic(t)
 		case look.create:
 			return fail(kerr.TopicAuthorizationFailed)
-		case partition.CheckTopicName(*want.Topic) != nil: // no use in asking again, as clients do for an unknown topic
-			return fail(kerr.InvalidTopicException)
 		}
-		return fail(kerr.UnknownTopicOrPartition)
+		return fail(missing(*want.Topic))
 	}
 	t, err := look.make(ctx, b, *want.Topic)
 	if err != nil {

@@ -432,10 +432,12 @@ func TestDescribeTopicPartitionsPages(t *testing.T) {
 			}
 		}
 	}
-	req := kmsg.NewPtrDescribeTopicPartitionsRequest()
-	req.Topics = []kmsg.DescribeTopicPartitionsRequestTopic{{Topic: "nope"}}
-	if got := w.ask(req).(*kmsg.DescribeTopicPartitionsResponse).Topics[0].ErrorCode; got != kerr.UnknownTopicOrPartition.Code {
-		t.Errorf("unknown topic: %v", kerr.ErrorForCode(got))
+	for name, want := range map[string]*kerr.Error{"nope": kerr.UnknownTopicOrPartition, "a/b": kerr.InvalidTopicException} {
+		req := kmsg.NewPtrDescribeTopicPartitionsRequest()
+		req.Topics = []kmsg.DescribeTopicPartitionsRequestTopic{{Topic: name}}
+		if got := w.ask(req).(*kmsg.DescribeTopicPartitionsResponse).Topics[0].ErrorCode; got != want.Code {
+			t.Errorf("topic %q: %v, want %v", name, kerr.ErrorForCode(got), want)
+		}
 	}
 }
 

@@ -285,8 +285,8 @@ func (k *kafkaRun) perfRate(side int, what string, m *measurement, bytes int64, 
 
 // kernelAlone sends as much as a turn's consumer gets, with no server around it: the way of Kafka from a file, and that of ours from memory.
 func (k *kafkaRun) kernelAlone(side int) {
-	const region = 256 << 20 // more than any processor's cache
-	memory := randomBytes(region)
+	k.b.Helper()
+	memory := randomBytes(256 << 20) // more than any processor's cache
 	var f *os.File
 	if side == theirs {
 		var err error
@@ -294,6 +294,7 @@ func (k *kafkaRun) kernelAlone(side int) {
 			k.b.Fatal(err)
 		}
 		defer f.Close()
+		defer os.Remove(f.Name()) // or it is written to the disk while the next turns measure
 		if _, err := f.Write(memory); err != nil {
 			k.b.Fatal(err)
 		}

@@ -15,7 +15,8 @@ import (
 func dropCache(f *os.File) error { return unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED) }
 
 // sendAlone returns the CPU that the kernel takes to send size bytes to a connection on loopback, 1 MiB a
-// call, and nothing else: of a file in the page cache by sendfile, or from memory. Who receives is not counted.
+// call, and nothing else: of a file in the page cache, as long as memory, by sendfile; from memory itself if f is nil. Who
+// receives is not counted.
 func sendAlone(f *os.File, memory []byte, size int64) (time.Duration, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
