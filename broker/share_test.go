@@ -496,7 +496,7 @@ func TestGroupConfigs(t *testing.T) {
 	if want := 26*time.Hour + 3*time.Minute + 4500*time.Millisecond; c.reset.since != want || c.limits().Lock != 15*time.Second || c.deliveries != 5 {
 		t.Errorf("%+v", c)
 	}
-	if got := beat(1).HeartbeatIntervalMillis; got != 7000 {
+	if got := beat(2).HeartbeatIntervalMillis; got != 7000 {
 		t.Errorf("a member is to send a heartbeat each %d ms, want 7000", got)
 	}
 	if got, want := c.consumer.durations(), (group.Timeouts{Session: time.Minute, Heartbeat: 7 * time.Second, Assignment: 2 * time.Second}); got != want {

@@ -119,10 +119,14 @@ const (
 	epochLeaveStatic = -2 // the same instance will be back
 )
 
+// epochNew is that of a group in which nobody ever was, and of its assignment; the first member makes it 2, as in Kafka,
+// where one that waits for the first assignment must be in another epoch than one that joins.
+const epochNew = 1
+
 // becomeConsumer makes a group one of the consumer protocol, unless it is.
 func (g *group) becomeConsumer() *consumerGroup {
 	if g.consumer == nil {
-		g.consumer = &consumerGroup{target: map[string]partitionSet{}, members: map[string]*consumerMember{}, instances: map[string]string{}, owners: map[partitionID]string{}, matchedBy: map[*matched]int{}}
+		g.consumer = &consumerGroup{epoch: epochNew, targetEpoch: epochNew, target: map[string]partitionSet{}, members: map[string]*consumerMember{}, instances: map[string]string{}, owners: map[partitionID]string{}, matchedBy: map[*matched]int{}}
 		g.protocolType, g.phase, g.protocol, g.leader, g.deadline = consumerProtocol, empty, "", "", time.Time{}
 		clear(g.members)
 		g.says = census{}

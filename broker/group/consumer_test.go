@@ -330,7 +330,7 @@ func TestSessionTimeoutOfAGroup(t *testing.T) {
 	}
 	beat(0, 45*time.Second)
 	now = now.Add(40 * time.Second)
-	beat(1, time.Minute)
+	beat(2, time.Minute)
 	now = now.Add(59 * time.Second)
 	if apply(s.Tick(now)); members() != 1 {
 		t.Error("a member is gone before the session timeout of its group")
@@ -397,17 +397,17 @@ func TestRegularExpressionsFollowRights(t *testing.T) {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}
-	want(m(0), "[a-0 b-0] in epoch 1")
+	want(m(0), "[a-0 b-0] in epoch 2")
 	delete(sees, "b")
 	rights++
-	want(m(1), "[a-0] in epoch 2")
+	want(m(2), "[a-0] in epoch 3")
 	rights++ // of others
-	want(m(2), "[a-0] in epoch 2")
+	want(m(3), "[a-0] in epoch 3")
 	topics = NewTopics(2, map[string]TopicInfo{"a": {topicID("a"), 1}, "b": {topicID("b"), 1}, "c": {topicID("c"), 1}})
-	want(m(2), "[a-0] in epoch 2")
+	want(m(3), "[a-0] in epoch 3")
 	sees["c"] = true
 	rights++
-	want(m(2), "[a-0 c-0] in epoch 3")
+	want(m(3), "[a-0 c-0] in epoch 4")
 
 	again := NewState(Config{})
 	for _, r := range s.Snapshot() {
@@ -416,11 +416,11 @@ func TestRegularExpressionsFollowRights(t *testing.T) {
 		}
 	}
 	s = again
-	want(m(3), "[a-0 c-0] in epoch 3")
+	want(m(4), "[a-0 c-0] in epoch 4")
 
 	// One that sees all has what the other may not see.
 	all := regexMember(t, &s, "n", func() Client { return Client{} }, &topics)
 	all(0)
-	want(m(3), "[a-0 c-0] in epoch 4")
-	want(all(4), "[b-0] in epoch 4")
+	want(m(4), "[a-0 c-0] in epoch 5")
+	want(all(5), "[b-0] in epoch 5")
 }

@@ -79,7 +79,7 @@ const shareAssignor = "simple"
 // becomeShare makes a group a share group, unless it is.
 func (g *group) becomeShare() *shareGroup {
 	if g.share == nil {
-		g.share = &shareGroup{members: map[string]*shareMember{}, states: map[partitionID]shareState{}}
+		g.share = &shareGroup{epoch: epochNew, members: map[string]*shareMember{}, states: map[partitionID]shareState{}}
 		g.consumer, g.protocolType, g.phase, g.protocol, g.leader = nil, shareProtocol, empty, "", ""
 	}
 	return g.share

@@ -204,7 +204,7 @@ func (s *State) alterShareOffsets(group string, starts map[uuid.UUID]map[int32]i
 	c, err := s.vacantShare(group)
 	if s.groups[group] == nil {
 		c, err = &shareGroup{}, nil
-		records = []shard.Record{shareGroupRecord(group, 0, 0, now)}
+		records = []shard.Record{shareGroupRecord(group, epochNew, 0, now)}
 	}
 	if err != nil {
 		return nil, err
