@@ -18,13 +18,14 @@ func handleUpdateFeatures(_ context.Context, _ *Broker, r *request, req *kmsg.Up
 	}
 	for _, u := range req.FeatureUpdates {
 		has := slices.ContainsFunc(features, func(f feature) bool { return f.name == u.Feature && f.level == u.MaxVersionLevel })
-		// Tools say themselves of which feature; from version 2 on one error is for all.
 		var err error
 		if !has {
 			err = refuse(kerr.InvalidUpdateVersion, "levels of features come with the version of Table Topic and cannot be set")
 		}
-		if r.version >= 2 {
-			if resp.ErrorCode, resp.ErrorMessage = codeAndText(err); err != nil {
+		if r.version >= 2 { // one error is for all, and tools say it of each: it names the one that it comes from, as in Kafka
+			if err != nil {
+				err = refuse(kerr.InvalidUpdateVersion, "nothing was changed, for level %d of %q is not the one that there is: levels of features come with the version of Table Topic and cannot be set", u.MaxVersionLevel, u.Feature)
+				resp.ErrorCode, resp.ErrorMessage = codeAndText(err)
 				break
 			}
 			continue

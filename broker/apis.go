@@ -88,6 +88,7 @@ func newAPITable() *apiTable {
 		{key: kmsg.ListPartitionReassignments, min: 0, max: 0, handle: on(handleListPartitionReassignments)},
 		{key: kmsg.DescribeQuorum, min: 0, max: 2, handle: on(handleDescribeQuorum)},
 		{key: kmsg.UpdateFeatures, min: 0, max: 2, handle: on(handleUpdateFeatures)},
+		{key: kmsg.UnregisterBroker, min: 0, max: 0, handle: on(handleUnregisterBroker)},
 		{key: kmsg.DescribeCluster, min: 0, max: 2, handle: on(handleDescribeCluster)},
 		{key: kmsg.ConsumerGroupHeartbeat, min: 0, max: 1, handle: on(handleConsumerGroupHeartbeat)},
 		{key: kmsg.ConsumerGroupDescribe, min: 0, max: 1, handle: on(handleConsumerGroupDescribe)},

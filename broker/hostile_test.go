@@ -611,6 +611,7 @@ func requestsAbout(name string) map[kmsg.Key]func(kmsg.Request) {
 		kmsg.ListPartitionReassignments: func(kmsg.Request) {},
 		kmsg.DescribeQuorum:             func(kmsg.Request) {},
 		kmsg.UpdateFeatures:             func(kmsg.Request) {},
+		kmsg.UnregisterBroker:           func(kmsg.Request) {},
 		kmsg.GetTelemetrySubscriptions:  func(kmsg.Request) {},
 		kmsg.PushTelemetry:              func(kmsg.Request) {},
 		kmsg.ListConfigResources:        func(kmsg.Request) {},

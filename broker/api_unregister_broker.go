@@ -1,0 +1,33 @@
+package broker
+
+import (
+	"context"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// handleUnregisterBroker refuses: a node is not registered with a controller, and forgetting one would forget what it
+// leads. Without it tools would say that the cluster does not support this, and exit as if all were well.
+func handleUnregisterBroker(_ context.Context, b *Broker, r *request, req *kmsg.UnregisterBrokerRequest) kmsg.Response {
+	resp := kmsg.NewPtrUnregisterBrokerResponse()
+	err := error(kerr.ClusterAuthorizationFailed)
+	if r.may(opAlter, onCluster, cluster) {
+		err = refuse(kerr.BrokerIDNotRegistered, "there is no node %d", req.BrokerID)
+		if req.BrokerID == int32(b.node.ID) || b.isMember(req.BrokerID) {
+			err = refuse(kerr.InvalidRequest, "a node is not unregistered: 'tabletopic partition move --all-from %d' takes what it leads, and then it can be stopped", req.BrokerID)
+		}
+	}
+	resp.ErrorCode, resp.ErrorMessage = codeAndText(err)
+	return resp
+}
+
+// isMember tells whether a node is one of the cluster, also one that is dead.
+func (b *Broker) isMember(id int32) bool {
+	for _, m := range b.set.Members() {
+		if int32(m.ID) == id {
+			return true
+		}
+	}
+	return false
+}
