@@ -257,6 +257,34 @@ func TestFeaturesAndQuorumAreRefused(t *testing.T) {
 	}
 }
 
+// An assignment of new partitions names each of them, also one that names none: kafka-topics sends it where its user has
+// forgotten those that there are.
+func TestAnAssignmentOfNewPartitionsNamesEach(t *testing.T) {
+	b := start(t, Config{})
+	b.topic(t, "t", 2)
+	w := b.dial(t)
+	me := kmsg.CreatePartitionsRequestTopicAssignment{Replicas: []int32{int32(b.node.ID)}}
+	for _, c := range []struct {
+		assignment []kmsg.CreatePartitionsRequestTopicAssignment
+		code       int16
+	}{
+		{[]kmsg.CreatePartitionsRequestTopicAssignment{}, kerr.InvalidReplicaAssignment.Code},
+		{[]kmsg.CreatePartitionsRequestTopicAssignment{me}, kerr.InvalidReplicaAssignment.Code},
+		{[]kmsg.CreatePartitionsRequestTopicAssignment{me, me, me}, kerr.InvalidReplicaAssignment.Code},
+		{[]kmsg.CreatePartitionsRequestTopicAssignment{me, me}, 0},
+		{nil, 0},
+	} {
+		for version := range int16(4) {
+			req := kmsg.NewPtrCreatePartitionsRequest()
+			req.Version, req.ValidateOnly = version, true
+			req.Topics = []kmsg.CreatePartitionsRequestTopic{{Topic: "t", Count: 4, Assignment: c.assignment}}
+			if got := w.ask(req).(*kmsg.CreatePartitionsResponse).Topics[0]; got.ErrorCode != c.code {
+				t.Errorf("v%d, %v for two new partitions: %v, want %v", version, c.assignment, kerr.ErrorForCode(got.ErrorCode), kerr.ErrorForCode(c.code))
+			}
+		}
+	}
+}
+
 // Nodes are not unregistered. Of one that there is not, and of one that there is, a tool fails with the reason; of a request
 // that is not served kafka-cluster would say so and exit with 0.
 func TestNodesAreNotUnregistered(t *testing.T) {

@@ -58,7 +58,7 @@ func (b *Broker) createPartitions(ctx context.Context, r *request, t kmsg.Create
 		return err
 	}
 	var leaders []streamstore.NodeID
-	if len(t.Assignment) > 0 {
+	if t.Assignment != nil { // kafka-topics --alter sends an empty one if it is given fewer than there are partitions
 		if len(t.Assignment) != int(t.Count)-have {
 			return refuse(kerr.InvalidReplicaAssignment, "%d new partitions, but an assignment of %d", int(t.Count)-have, len(t.Assignment))
 		}
