@@ -331,6 +331,23 @@ func TestKafkaToolsOfGroupsWithMembers(t *testing.T) {
 	}, "--bootstrap-server", s.kafka)
 }
 
+// Settings that only Table Topic has, kafka-topics refuses by itself, as docs/kafka.md says; kafka-configs sets and shows them.
+// Those of Confluent that have no meaning here are unknown, as in Kafka.
+func TestKafkaToolsMakeATopicATable(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	k := startKafkaTools(t, s)
+	k.session([]toolRun{
+		{"", topicTool, "--create --topic orders --config table.topic.enable=true", 1, []string{"Unknown topic config name: table.topic.enable"}},
+		{"", topicTool, "--create --topic orders", 0, []string{"Created topic orders."}},
+		{"", configTool, "--alter --entity-type topics --entity-name orders --add-config table.topic.enable=true,table.topic.value.format=json,table.topic.sort.by=[customer,at]", 0, []string{"Completed updating config for topic orders."}},
+		{"", configTool, "--alter --entity-type topics --entity-name orders --add-config confluent.key.schema.validation=true", 0, []string{"Completed updating config for topic orders."}},
+		{"", configTool, "--alter --entity-type topics --entity-name orders --add-config confluent.placement.constraints=x", 1, []string{"InvalidConfigurationException"}},
+		{"", configTool, "--describe --entity-type topics --entity-name orders", 0, []string{"table.topic.enable=true", "table.topic.sort.by=customer,at", "confluent.key.schema.validation=true"}},
+		{"", topicTool, "--describe --topic orders", 0, []string{"table.topic.enable=true"}},
+	}, "--bootstrap-server", s.kafka)
+}
+
 // The tools that administer users and access, by a user who may do everything: what they give and
 // take is what another user may do.
 func TestKafkaToolsOfSecurity(t *testing.T) {
@@ -361,6 +378,7 @@ func TestKafkaToolsOfSecurity(t *testing.T) {
 		{"", "DelegationTokenCommand", "--create --max-life-time-period -1", 1, []string{"does not support CREATE_DELEGATION_TOKEN"}},
 		{"", aclTool, "--add --allow-principal User:alice --producer --topic orders", 0, []string{"operation=WRITE, permissionType=ALLOW"}},
 		{"", aclTool, "--add --allow-principal User:alice --operation read --group team- --resource-pattern-type prefixed", 0, []string{"patternType=PREFIXED"}},
+		{"", aclTool, "--add --allow-principal Group:staff --operation read --topic orders", 1, []string{"InvalidRequestException"}},
 		{"", aclTool, "--list --principal User:alice", 0, []string{"resourceType=TOPIC, name=orders", "resourceType=GROUP, name=team-"}},
 	}, at...)
 	k.session([]toolRun{
