@@ -163,7 +163,7 @@ func (c *Config) Fields() []Field {
 		NodeID: 1, Data: "./tabletopic-data", Kafka: "127.0.0.1:9092", HTTP: "127.0.0.1:8081",
 		KafkaProtocol: plaintext, SASLMechanisms: "SCRAM-SHA-256,SCRAM-SHA-512", OAuthPrincipal: "sub", OAuthSkew: 30 * time.Second, AuthTimeout: 10 * time.Second,
 		WALLinger: 250 * time.Millisecond, WALInflight: 16, WALHedgeMin: 100 * time.Millisecond, WALBytes: 8 << 20, WALUnflushed: 256 << 20,
-		LogCache: 128 << 20, BlockCache: 64 << 20, ReadAhead: 16 << 20, ReadInflight: 32, UploadBytes: 32 << 20, UploadStreams: 20_000, UploadInterval: time.Minute,
+		LogCache: 128 << 20, ReadAhead: 16 << 20, ReadInflight: 32, UploadBytes: 32 << 20, UploadStreams: 20_000, UploadInterval: time.Minute,
 		CompactionInterval: 5 * time.Minute, CompactionMinor: 10 * time.Minute, CompactionMajor: time.Hour, CompactionMemory: 200 << 20,
 		CompactionObjects: 500, CompactionRate: 32 << 20, CompactionSplit: 8 << 20, ForceSplit: 2 * time.Hour, MinorBytes: 8 << 20, MajorBytes: 10 << 30,
 		CleanupInterval: time.Minute, CleanupBytes: 512 << 20, RetentionInterval: 30 * time.Second, CleanerInterval: 15 * time.Second, MetadataSnapshotInterval: 10 * time.Second, CleanerDedupe: 64 << 20, CleanInterval: time.Minute,
@@ -227,7 +227,7 @@ func (c *Config) Fields() []Field {
 		{"wal-bytes", &c.WALBytes, "a write-ahead log object is written at this size, in bytes"},
 		{"wal-unflushed-bytes", &c.WALUnflushed, "produce waits while more than this is not durable yet, in bytes"},
 		{"log-cache-bytes", &c.LogCache, "memory for records that are not uploaded yet and for tail reads, in bytes"},
-		{"block-cache-bytes", &c.BlockCache, "memory for blocks read back from the object store, in bytes; half as much may be in flight on top"},
+		{"block-cache-bytes", &c.BlockCache, "memory for blocks read back from the object store, in bytes; half as much may be in flight on top; if 0, 24 MiB with a file:// object store, else 64 MiB"},
 		{"read-ahead-bytes", &c.ReadAhead, "most that is read ahead of one consumer that reads the object store in order, in bytes; at most a quarter of block-cache-bytes is used"},
 		{"read-inflight", &c.ReadInflight, "reads of the object store for consumers at the same time; records in memory do not wait for them"},
 		{"upload-bytes", &c.UploadBytes, "the log cache is uploaded when this much is new, in bytes"},
@@ -341,6 +341,12 @@ func (c *Config) complete() error {
 		c.WAL = "s3"
 		if local && !cluster {
 			c.WAL = "file"
+		}
+	}
+	if c.BlockCache == 0 {
+		c.BlockCache = 64 << 20
+		if local {
+			c.BlockCache = 24 << 20
 		}
 	}
 	return errors.Join(

@@ -51,3 +51,18 @@ func TestSettingsThatCannotWorkAreRefused(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A directory gives blocks back at once, so that less of them is kept there than of S3's; what is set holds everywhere.
+func TestDefaultOfTheBlockCacheFollowsTheStore(t *testing.T) {
+	for _, test := range []struct {
+		store     string
+		set, want int64
+	}{{"", 0, 24 << 20}, {"file:///log", 0, 24 << 20}, {"s3://log", 0, 64 << 20}, {"file:///log", 64 << 20, 64 << 20}, {"s3://log", 1, 1}} {
+		var c Config
+		c.Fields()
+		c.Data, c.ObjectStore, c.BlockCache = t.TempDir(), test.store, test.set
+		if err := c.complete(); err != nil || c.BlockCache != test.want {
+			t.Errorf("%+v: %d, %v", test, c.BlockCache, err)
+		}
+	}
+}
