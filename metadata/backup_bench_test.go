@@ -18,10 +18,8 @@ func BenchmarkSnapshot(b *testing.B) {
 	defer s.Close()
 	const entries = 100_000
 	err = s.update(b.Context(), "fill", func(t *tx) error {
-		r := t.streams()
-		defer r.close()
 		for i := range entries {
-			if _, err := r.exec(`INSERT INTO object_range (stream, start_offset, end_offset, object) VALUES ($1, $2, $3, $4)`, i%1000, i, i+1000, i/100); err != nil {
+			if _, err := t.exec(`INSERT INTO object_range (stream, start_offset, end_offset, object) VALUES ($1, $2, $3, $4)`, i%1000, i, i+1000, i/100); err != nil {
 				return err
 			}
 		}
@@ -58,8 +56,6 @@ func BenchmarkDifference(b *testing.B) {
 	n := 0
 	register := func(schemas int) {
 		err := s.update(b.Context(), "fill", func(t *tx) error {
-			r := t.streams()
-			defer r.close()
 			for range schemas {
 				subject, text := fmt.Sprintf("events-%d-value", n/versions), fmt.Sprintf(`{"type":"record","name":"Event","fields":[{"name":"f%d","type":"string"}]}`, n)
 				hash := sha256.Sum256([]byte(text))
@@ -71,7 +67,7 @@ func BenchmarkDifference(b *testing.B) {
 					{`INSERT INTO subject_version (subject, version, schema_id, deleted) VALUES ($1, $2, $3, 0)`, []any{subject, n%versions + 1, n}},
 					{`INSERT INTO subject (name, revision) VALUES ($1, 1) ON CONFLICT (name) DO UPDATE SET revision = subject.revision + 1`, []any{subject}},
 				} {
-					if _, err := r.exec(q.text, q.args...); err != nil {
+					if _, err := t.exec(q.text, q.args...); err != nil {
 						return err
 					}
 				}

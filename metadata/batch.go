@@ -38,10 +38,10 @@ func tuples(n, width int) string {
 
 // batch runs a statement for many rows of width values each. They take the place of %s, as
 // the rows of a VALUES. All rows must be changed.
-func (r *streams) batch(statement string, width int, values []any) error {
+func (t *tx) batch(statement string, width int, values []any) error {
 	for part := range slices.Chunk(values, batchRows*width) {
 		rows := len(part) / width
-		n, err := r.exec(fmt.Sprintf(statement, tuples(rows, width)), part...)
+		n, err := t.exec(fmt.Sprintf(statement, tuples(rows, width)), part...)
 		if err != nil {
 			return err
 		}
@@ -60,11 +60,11 @@ func anyOf[T any](list []T) []any {
 	return values
 }
 
-// readAll returns the rows of those streams that exist.
-func (r *streams) readAll(ids []streamstore.StreamID) (map[streamstore.StreamID]streamRow, error) {
+// readStreams returns the rows of those streams that exist.
+func (t *tx) readStreams(ids []streamstore.StreamID) (map[streamstore.StreamID]streamRow, error) {
 	all := make(map[streamstore.StreamID]streamRow, len(ids))
 	for part := range slices.Chunk(ids, batchRows) {
-		err := r.each(func(rows *sql.Rows) error {
+		err := t.each(func(rows *sql.Rows) error {
 			row, err := scanStream(rows.Scan)
 			all[row.ID] = row
 			return err

@@ -24,29 +24,27 @@ func (s *Store) CommitCompaction(ctx context.Context, node streamstore.Node, c s
 		return fmt.Errorf("commit compaction: %w", err)
 	}
 	return s.updateAs(ctx, node, "commit compaction", func(t *tx) error {
-		r := t.streams()
-		defer r.close()
-		repeat, err := r.isRepeat(node, results)
+		repeat, err := t.isRepeat(node, results)
 		if err != nil || repeat {
 			return err
 		}
-		sources, err := r.compactionSources(c.Sources)
+		sources, err := t.compactionSources(c.Sources)
 		if err != nil {
 			return err
 		}
-		indexed, err := r.replaceRanges(sources, results)
+		indexed, err := t.replaceRanges(sources, results)
 		if err != nil {
 			return err
 		}
-		if err := r.putResults(sources, results, indexed); err != nil {
+		if err := t.putResults(sources, results, indexed); err != nil {
 			return err
 		}
-		if err := r.putLinks(sources, c.Streams, indexed); err != nil {
+		if err := t.putLinks(sources, c.Streams, indexed); err != nil {
 			return err
 		}
 		// Last: until here the sources kept the parts alive that the results link now.
 		for _, id := range c.Sources {
-			if err := r.dropSource(id, sources[id]); err != nil {
+			if err := t.dropSource(id, sources[id]); err != nil {
 				return err
 			}
 		}
@@ -94,15 +92,12 @@ type compactionSource struct {
 	replaced  int64 // of these
 }
 
-func (r *streams) compactionSources(ids []streamstore.ObjectID) (map[streamstore.ObjectID]*compactionSource, error) {
+func (t *tx) compactionSources(ids []streamstore.ObjectID) (map[streamstore.ObjectID]*compactionSource, error) {
 	sources := make(map[streamstore.ObjectID]*compactionSource, len(ids))
 	for _, id := range ids {
-		s, err := r.stmt(`SELECT committed, refs - (SELECT count(*) FROM object_link WHERE part = $1) FROM object WHERE id = $1`)
-		if err != nil {
-			return nil, err
-		}
 		var o compactionSource
-		err = s.QueryRowContext(r.t.ctx, id).Scan(&o.committed, &o.ranges)
+		err := t.QueryRowContext(t.ctx, `SELECT committed, refs - (SELECT count(*) FROM object_link WHERE part = $1) FROM object WHERE id = $1`, id).
+			Scan(&o.committed, &o.ranges)
 		if errors.Is(err, sql.ErrNoRows) {
 			continue // everything in it was trimmed, and it is gone
 		}
@@ -116,19 +111,19 @@ func (r *streams) compactionSources(ids []streamstore.ObjectID) (map[streamstore
 
 // replaceRanges puts the results in the place of the sources in the index, and returns how
 // many ranges of each are indexed.
-func (r *streams) replaceRanges(sources map[streamstore.ObjectID]*compactionSource, results []uploadedObject) (map[streamstore.ObjectID]int64, error) {
+func (t *tx) replaceRanges(sources map[streamstore.ObjectID]*compactionSource, results []uploadedObject) (map[streamstore.ObjectID]int64, error) {
 	now := make(map[streamstore.StreamID][]streamstore.ObjectRange)
 	for _, o := range results {
 		for _, rng := range o.ranges {
 			now[rng.Stream] = append(now[rng.Stream], streamstore.ObjectRange{ObjectRef: o.ObjectRef, Start: rng.Start, End: rng.End})
 		}
 	}
-	rows, err := r.readAll(slices.Sorted(maps.Keys(now)))
+	rows, err := t.readStreams(slices.Sorted(maps.Keys(now)))
 	if err != nil {
 		return nil, err
 	}
 	ids := slices.Sorted(maps.Keys(rows)) // of streams that exist
-	before, err := r.takeRanges(sources, ids)
+	before, err := t.takeRanges(sources, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -150,11 +145,11 @@ func (r *streams) replaceRanges(sources map[streamstore.ObjectID]*compactionSour
 			}
 		}
 	}
-	return indexed, r.batch(insertRanges, 4, index)
+	return indexed, t.batch(insertRanges, 4, index)
 }
 
 // takeRanges removes what sources hold of streams from the index, and returns it, by offset.
-func (r *streams) takeRanges(sources map[streamstore.ObjectID]*compactionSource, ids []streamstore.StreamID) (map[streamstore.StreamID][]streamstore.ObjectRange, error) {
+func (t *tx) takeRanges(sources map[streamstore.ObjectID]*compactionSource, ids []streamstore.StreamID) (map[streamstore.StreamID][]streamstore.ObjectRange, error) {
 	held := []string{"0"} // no object's id: all sources may be gone
 	for _, id := range slices.Sorted(maps.Keys(sources)) {
 		held = append(held, strconv.FormatInt(int64(id), 10))
@@ -163,7 +158,7 @@ func (r *streams) takeRanges(sources map[streamstore.ObjectID]*compactionSource,
 		AND object IN (` + strings.Join(held, ",") + `) RETURNING stream, start_offset, end_offset, object`
 	found := make(map[streamstore.StreamID][]streamstore.ObjectRange)
 	for part := range slices.Chunk(ids, batchRows) {
-		err := r.each(func(rows *sql.Rows) error {
+		err := t.each(func(rows *sql.Rows) error {
 			var id streamstore.StreamID
 			var o streamstore.ObjectRange
 			err := rows.Scan(&id, &o.Start, &o.End, &o.ID)
@@ -181,8 +176,8 @@ func (r *streams) takeRanges(sources map[streamstore.ObjectID]*compactionSource,
 }
 
 // putResults records the results as committed, or as destroyed when no range of theirs is left.
-func (r *streams) putResults(sources map[streamstore.ObjectID]*compactionSource, results []uploadedObject, indexed map[streamstore.ObjectID]int64) error {
-	now := r.t.s.now().UnixMilli()
+func (t *tx) putResults(sources map[streamstore.ObjectID]*compactionSource, results []uploadedObject, indexed map[streamstore.ObjectID]int64) error {
+	now := t.s.now().UnixMilli()
 	oldest := now
 	for _, s := range sources {
 		oldest = min(oldest, s.committed)
@@ -197,18 +192,18 @@ func (r *streams) putResults(sources map[streamstore.ObjectID]*compactionSource,
 		if o.Kind != streamstore.KindStreamSet {
 			continue
 		}
-		if _, err := r.exec(`INSERT INTO stream_set_object (object, ranges) VALUES ($1, $2)`, o.ID, appendRanges(nil, o.ranges)); err != nil {
+		if _, err := t.exec(`INSERT INTO stream_set_object (object, ranges) VALUES ($1, $2)`, o.ID, appendRanges(nil, o.ranges)); err != nil {
 			return err
 		}
 	}
-	return r.batch(fmt.Sprintf(`WITH put (id, kind, size, state, refs) AS (VALUES %%s)
+	return t.batch(fmt.Sprintf(`WITH put (id, kind, size, state, refs) AS (VALUES %%s)
 		UPDATE object SET kind = put.kind, size = put.size, state = put.state, since = %d, committed = %d, refs = put.refs
 		FROM put WHERE object.id = put.id`, now, oldest), 5, put)
 }
 
 // putLinks names the parts of the composites among the results. A part must be a stream
 // object that the sources, or composites among them, kept alive until now.
-func (r *streams) putLinks(sources map[streamstore.ObjectID]*compactionSource, results []streamstore.StreamObject, indexed map[streamstore.ObjectID]int64) error {
+func (t *tx) putLinks(sources map[streamstore.ObjectID]*compactionSource, results []streamstore.StreamObject, indexed map[streamstore.ObjectID]int64) error {
 	linked := make(map[streamstore.ObjectID]bool)
 	for _, o := range results {
 		if len(o.Parts) == 0 || indexed[o.ID] == 0 {
@@ -216,7 +211,7 @@ func (r *streams) putLinks(sources map[streamstore.ObjectID]*compactionSource, r
 		}
 		if len(linked) == 0 {
 			for id := range sources {
-				parts, err := r.parts(id)
+				parts, err := t.partsOf(id)
 				if err != nil {
 					return err
 				}
@@ -234,19 +229,19 @@ func (r *streams) putLinks(sources map[streamstore.ObjectID]*compactionSource, r
 			parts = append(parts, part)
 			links = append(links, o.ID, part)
 		}
-		if err := r.batch(fmt.Sprintf(`WITH linked (id) AS (VALUES %%s)
+		if err := t.batch(fmt.Sprintf(`WITH linked (id) AS (VALUES %%s)
 			UPDATE object SET refs = refs + 1 FROM linked WHERE object.id = linked.id AND state = %d AND kind = %d`, objectCommitted, streamstore.KindStream), 1, parts); err != nil {
 			return fmt.Errorf("object %d links what is no stream object: %w", o.ID, err)
 		}
-		if err := r.batch(`INSERT INTO object_link (object, part) VALUES %s`, 2, links); err != nil {
+		if err := t.batch(`INSERT INTO object_link (object, part) VALUES %s`, 2, links); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *streams) parts(composite streamstore.ObjectID) (parts []streamstore.ObjectID, err error) {
-	err = r.each(func(rows *sql.Rows) error {
+func (t *tx) partsOf(composite streamstore.ObjectID) (parts []streamstore.ObjectID, err error) {
+	err = t.each(func(rows *sql.Rows) error {
 		var part streamstore.ObjectID
 		err := rows.Scan(&part)
 		parts = append(parts, part)
@@ -256,36 +251,36 @@ func (r *streams) parts(composite streamstore.ObjectID) (parts []streamstore.Obj
 }
 
 // dropSource takes the replaced ranges' names from a source, which must leave it no range.
-func (r *streams) dropSource(id streamstore.ObjectID, o *compactionSource) error {
+func (t *tx) dropSource(id streamstore.ObjectID, o *compactionSource) error {
 	if o == nil || o.ranges == 0 {
 		return nil
 	}
 	if o.ranges != o.replaced && !invariant.Off("metadata-compaction-whole") {
 		return fmt.Errorf("%d of the %d ranges that object %d holds are replaced, want all: %w", o.replaced, o.ranges, id, streamstore.ErrConflict)
 	}
-	if err := r.change(`UPDATE object SET refs = refs - $1 WHERE id = $2`, o.replaced, id); err != nil {
+	if err := t.execOne(`UPDATE object SET refs = refs - $1 WHERE id = $2`, o.replaced, id); err != nil {
 		return err
 	}
-	return r.destroyUnnamed(id)
+	return t.destroyUnnamed(id)
 }
 
 // destroyUnnamed destroys a committed object that nothing names. A composite lets go of its
 // parts, which are destroyed with it unless another names them.
-func (r *streams) destroyUnnamed(id streamstore.ObjectID) error {
-	now := r.t.s.now().UnixMilli()
-	n, err := r.exec(`UPDATE object SET state = $1, since = $2 WHERE id = $3 AND state = $4 AND refs = 0`, objectDestroyed, now, id, objectCommitted)
+func (t *tx) destroyUnnamed(id streamstore.ObjectID) error {
+	now := t.s.now().UnixMilli()
+	n, err := t.exec(`UPDATE object SET state = $1, since = $2 WHERE id = $3 AND state = $4 AND refs = 0`, objectDestroyed, now, id, objectCommitted)
 	if err != nil || n == 0 {
 		return err
 	}
-	n, err = r.exec(`UPDATE object SET refs = refs - 1 WHERE id IN (SELECT part FROM object_link WHERE object = $1)`, id)
+	n, err = t.exec(`UPDATE object SET refs = refs - 1 WHERE id IN (SELECT part FROM object_link WHERE object = $1)`, id)
 	if err != nil || n == 0 {
 		return err
 	}
-	if _, err := r.exec(`UPDATE object SET state = $1, since = $2 WHERE state = $3 AND refs = 0 AND id IN (SELECT part FROM object_link WHERE object = $4)`,
+	if _, err := t.exec(`UPDATE object SET state = $1, since = $2 WHERE state = $3 AND refs = 0 AND id IN (SELECT part FROM object_link WHERE object = $4)`,
 		objectDestroyed, now, objectCommitted, id); err != nil {
 		return err
 	}
-	_, err = r.exec(`DELETE FROM object_link WHERE object = $1`, id)
+	_, err = t.exec(`DELETE FROM object_link WHERE object = $1`, id)
 	return err
 }
 

@@ -64,7 +64,7 @@ type database struct {
 // commit returns only after fsync; connections set that on their own.
 func sqliteDatabase(path string, memory bool) database {
 	dsn := sqliteDSN(path, memory)
-	return database{sqlite, func(map[string]string) (*sql.DB, error) { return sql.Open("sqlite", dsn) }}
+	return database{sqlite, func(map[string]string) (*sql.DB, error) { return openSQLite(dsn) }}
 }
 
 const (

@@ -84,7 +84,7 @@ func copySchemas(ctx context.Context, q queryer, info SnapshotInfo, w *snapshotW
 
 // A loader fills the tables of an empty database from a snapshot, after those that it is a difference to.
 type loader struct {
-	*streams
+	*tx
 	difference bool
 	insert     string // for the rows of the table that is read; "" if they are names of subjects that changed
 }

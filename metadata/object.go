@@ -31,14 +31,12 @@ func (s *Store) PrepareObjects(ctx context.Context, node streamstore.Node, n int
 			return err
 		}
 		first = streamstore.ObjectID(id)
-		r := t.streams()
-		defer r.close()
 		expires := s.now().Add(ttl).UnixMilli()
 		var prepared []any
 		for ; id < int64(first)+int64(n); id++ {
 			prepared = append(prepared, id, objectPrepared, node.ID, expires)
 		}
-		return r.batch(`WITH prepared (id, state, node, since) AS (VALUES %s)
+		return t.batch(`WITH prepared (id, state, node, since) AS (VALUES %s)
 			INSERT INTO object (id, kind, size, state, node, since, committed, refs) SELECT id, 0, 0, state, node, since, 0, 0 FROM prepared`, 4, prepared)
 	})
 	return first, err
@@ -53,13 +51,11 @@ func (s *Store) CommitUpload(ctx context.Context, node streamstore.Node, u strea
 		return fmt.Errorf("commit upload: %w", err)
 	}
 	return s.updateAs(ctx, node, "commit upload", func(t *tx) error {
-		r := t.streams()
-		defer r.close()
-		repeat, err := r.isRepeat(node, uploaded)
+		repeat, err := t.isRepeat(node, uploaded)
 		if err != nil || repeat {
 			return err
 		}
-		if err := r.commitObjects(node, uploaded); err != nil {
+		if err := t.commitObjects(node, uploaded); err != nil {
 			return err
 		}
 		if err := t.moveWALMark(node.ID, u.WALEpoch, u.WALMark); err != nil {
@@ -121,8 +117,8 @@ func uploadedObjects(u streamstore.Upload) ([]uploadedObject, error) {
 // isRepeat checks that all objects are prepared, or that all were committed before: an id
 // is given to one upload only, so a committed one proves that this upload happened. An
 // expired preparation counts as gone, for the object may be deleted by now.
-func (r *streams) isRepeat(node streamstore.Node, uploaded []uploadedObject) (bool, error) {
-	known, err := r.readObjects(uploaded)
+func (t *tx) isRepeat(node streamstore.Node, uploaded []uploadedObject) (bool, error) {
+	known, err := t.readObjects(uploaded)
 	if err != nil {
 		return false, err
 	}
@@ -156,14 +152,14 @@ type objectRow struct {
 }
 
 // readObjects returns the rows of those objects that are known.
-func (r *streams) readObjects(objects []uploadedObject) (map[streamstore.ObjectID]objectRow, error) {
+func (t *tx) readObjects(objects []uploadedObject) (map[streamstore.ObjectID]objectRow, error) {
 	ids := make([]any, len(objects))
 	for i, o := range objects {
 		ids[i] = o.ID
 	}
 	known := make(map[streamstore.ObjectID]objectRow, len(ids))
 	for part := range slices.Chunk(ids, batchRows) {
-		err := r.each(func(rows *sql.Rows) error {
+		err := t.each(func(rows *sql.Rows) error {
 			var id streamstore.ObjectID
 			var o objectRow
 			err := rows.Scan(&id, &o.owner, &o.state, &o.committed, &o.size)
@@ -178,14 +174,14 @@ func (r *streams) readObjects(objects []uploadedObject) (map[streamstore.ObjectI
 }
 
 // commitObjects moves the streams' ends over the objects' ranges and indexes them.
-func (r *streams) commitObjects(node streamstore.Node, uploaded []uploadedObject) error {
+func (t *tx) commitObjects(node streamstore.Node, uploaded []uploadedObject) error {
 	var ids []streamstore.StreamID
 	for _, o := range uploaded {
 		for _, rng := range o.ranges {
 			ids = append(ids, rng.Stream)
 		}
 	}
-	rows, err := r.readAll(ids)
+	rows, err := t.readStreams(ids)
 	if err != nil {
 		return err
 	}
@@ -208,7 +204,7 @@ func (r *streams) commitObjects(node streamstore.Node, uploaded []uploadedObject
 				refs++
 			}
 		}
-		if err := r.commitObject(o, refs); err != nil {
+		if err := t.commitObject(o, refs); err != nil {
 			return err
 		}
 	}
@@ -216,30 +212,30 @@ func (r *streams) commitObjects(node streamstore.Node, uploaded []uploadedObject
 	for _, id := range slices.Sorted(maps.Keys(moved)) {
 		ends = append(ends, id, rows[id].End)
 	}
-	if err := r.batch(`WITH moved (id, end_offset) AS (VALUES %s)
+	if err := t.batch(`WITH moved (id, end_offset) AS (VALUES %s)
 		UPDATE stream SET end_offset = moved.end_offset FROM moved WHERE stream.id = moved.id`, 2, ends); err != nil {
 		return err
 	}
-	return r.batch(insertRanges, 4, index)
+	return t.batch(insertRanges, 4, index)
 }
 
 const insertRanges = `INSERT INTO object_range (stream, start_offset, end_offset, object) VALUES %s`
 
 // commitObject records an object as committed, or as destroyed when no range of it is indexed.
-func (r *streams) commitObject(o uploadedObject, refs int) error {
-	now := r.t.s.now().UnixMilli()
+func (t *tx) commitObject(o uploadedObject, refs int) error {
+	now := t.s.now().UnixMilli()
 	state := objectCommitted
 	if refs == 0 {
 		state = objectDestroyed
 	}
-	if err := r.change(`UPDATE object SET kind = $1, size = $2, state = $3, since = $4, committed = $4, refs = $5 WHERE id = $6`,
+	if err := t.execOne(`UPDATE object SET kind = $1, size = $2, state = $3, since = $4, committed = $4, refs = $5 WHERE id = $6`,
 		o.Kind, o.Size, state, now, refs, o.ID); err != nil {
 		return err
 	}
 	if o.Kind != streamstore.KindStreamSet {
 		return nil
 	}
-	_, err := r.exec(`INSERT INTO stream_set_object (object, ranges) VALUES ($1, $2)`, o.ID, appendRanges(nil, o.ranges))
+	_, err := t.exec(`INSERT INTO stream_set_object (object, ranges) VALUES ($1, $2)`, o.ID, appendRanges(nil, o.ranges))
 	return err
 }
 
@@ -267,10 +263,8 @@ func (t *tx) dropRanges(id streamstore.StreamID, start int64) error {
 	if err != nil {
 		return err
 	}
-	r := t.streams()
-	defer r.close()
 	for _, composite := range composites {
-		if err := r.destroyUnnamed(composite); err != nil {
+		if err := t.destroyUnnamed(composite); err != nil {
 			return err
 		}
 	}
@@ -388,8 +382,6 @@ func (s *Store) ForgetObjects(ctx context.Context, node streamstore.Node, ids []
 		return nil
 	}
 	return s.updateAs(ctx, node, "forget objects", func(t *tx) error {
-		r := t.streams()
-		defer r.close()
 		for _, id := range ids {
 			var state int
 			err := t.QueryRowContext(ctx, `SELECT state FROM object WHERE id = $1`, id).Scan(&state)
@@ -402,10 +394,10 @@ func (s *Store) ForgetObjects(ctx context.Context, node streamstore.Node, ids []
 			if state != objectDestroyed && !invariant.Off("metadata-forget-destroyed") {
 				return fmt.Errorf("object %d is in use: %w", id, streamstore.ErrConflict)
 			}
-			if _, err := r.exec(`DELETE FROM stream_set_object WHERE object = $1`, id); err != nil {
+			if _, err := t.exec(`DELETE FROM stream_set_object WHERE object = $1`, id); err != nil {
 				return err
 			}
-			if _, err := r.exec(`DELETE FROM object WHERE id = $1`, id); err != nil {
+			if _, err := t.exec(`DELETE FROM object WHERE id = $1`, id); err != nil {
 				return err
 			}
 		}

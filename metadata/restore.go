@@ -181,10 +181,8 @@ func (s *Store) load(ctx context.Context, snapshots [][]byte, g generation, tabl
 		}
 	}
 	err = s.update(ctx, "insert", func(t *tx) error {
-		r := t.streams()
-		defer r.close()
 		for i, data := range snapshots {
-			l := &loader{streams: r, difference: i > 0}
+			l := &loader{tx: t, difference: i > 0}
 			if _, err := parseSnapshot(data, snapshotVisitor{table: l.table, row: l.row}); err != nil {
 				return err
 			}

@@ -196,51 +196,15 @@ func (s *Store) DB() *sql.DB { return s.shared }
 // A tx is one transaction of changes.
 type tx struct {
 	*sql.Tx
-	ctx      context.Context
-	s        *Store
-	last     int64                // number of the last change, 0 if it has made none
-	prepared map[string]*sql.Stmt // statements that many changes share; nil if each is prepared for itself
-}
-
-// prepare returns a statement that lives as long as the transaction, nil if none is kept.
-func (t *tx) prepare(query string) *sql.Stmt {
-	if t.prepared == nil {
-		return nil
-	}
-	if s := t.prepared[query]; s != nil {
-		return s
-	}
-	s, err := t.PrepareContext(t.ctx, query)
-	if err != nil {
-		return nil // to run it meets the same error
-	}
-	t.prepared[query] = s
-	return s
-}
-
-// QueryRowContext is that of sql.Tx.
-func (t *tx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	if s := t.prepare(query); s != nil {
-		return s.QueryRowContext(ctx, args...)
-	}
-	return t.Tx.QueryRowContext(ctx, query, args...)
-}
-
-// QueryContext is that of sql.Tx.
-func (t *tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	if s := t.prepare(query); s != nil {
-		return s.QueryContext(ctx, args...)
-	}
-	return t.Tx.QueryContext(ctx, query, args...)
+	ctx  context.Context
+	s    *Store
+	last int64 // number of the last change, 0 if it has made none
 }
 
 // ExecContext is that of sql.Tx, for text that every database can hold.
 func (t *tx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
 	if err := checkText(args); err != nil {
 		return nil, err
-	}
-	if s := t.prepare(query); s != nil {
-		return s.ExecContext(ctx, args...)
 	}
 	return t.Tx.ExecContext(ctx, query, args...)
 }

@@ -29,53 +29,9 @@ func scanStream(scan func(...any) error) (r streamRow, err error) {
 	return r, err
 }
 
-// streams reads and writes rows of many streams in one transaction, by statements that are
-// prepared once.
-type streams struct {
-	t    *tx
-	stms map[string]*sql.Stmt
-}
-
-func (t *tx) streams() *streams { return &streams{t: t, stms: map[string]*sql.Stmt{}} }
-
-// close releases the statements; rolling back or committing does it too, later.
-func (r *streams) close() {
-	for _, s := range r.stms {
-		s.Close()
-	}
-}
-
-func (r *streams) stmt(query string) (*sql.Stmt, error) {
-	if s := r.stms[query]; s != nil {
-		return s, nil
-	}
-	s, err := r.t.PrepareContext(r.t.ctx, query)
-	if err != nil {
-		return nil, err
-	}
-	r.stms[query] = s
-	return s, nil
-}
-
-func (r *streams) exec(query string, args ...any) (int64, error) {
-	s, err := r.stmt(query)
-	if err != nil {
-		return 0, err
-	}
-	res, err := s.ExecContext(r.t.ctx, args...)
-	if err != nil {
-		return 0, err
-	}
-	return res.RowsAffected()
-}
-
 // each calls fn with the rows of a query.
-func (r *streams) each(fn func(*sql.Rows) error, query string, args ...any) error {
-	s, err := r.stmt(query)
-	if err != nil {
-		return err
-	}
-	rows, err := s.QueryContext(r.t.ctx, args...)
+func (t *tx) each(fn func(*sql.Rows) error, query string, args ...any) error {
+	rows, err := t.QueryContext(t.ctx, query, args...)
 	if err != nil {
 		return err
 	}
@@ -88,22 +44,18 @@ func (r *streams) each(fn func(*sql.Rows) error, query string, args ...any) erro
 	return rows.Err()
 }
 
-// read returns the row of a stream, or ErrStreamNotExist.
-func (r *streams) read(id streamstore.StreamID) (streamRow, error) {
-	s, err := r.stmt(selectStream + `WHERE id = $1`)
-	if err != nil {
-		return streamRow{}, err
-	}
-	row, err := scanStream(s.QueryRowContext(r.t.ctx, id).Scan)
+// readStream returns the row of a stream, or ErrStreamNotExist.
+func (t *tx) readStream(id streamstore.StreamID) (streamRow, error) {
+	row, err := scanStream(t.QueryRowContext(t.ctx, selectStream+`WHERE id = $1`, id).Scan)
 	if errors.Is(err, sql.ErrNoRows) {
 		return row, fmt.Errorf("stream %d: %w", id, streamstore.ErrStreamNotExist)
 	}
 	return row, err
 }
 
-// change is exec of a statement that must change one row.
-func (r *streams) change(query string, args ...any) error {
-	n, err := r.exec(query, args...)
+// execOne is exec of a statement that must change one row.
+func (t *tx) execOne(query string, args ...any) error {
+	n, err := t.exec(query, args...)
 	if err != nil {
 		return err
 	}
@@ -134,8 +86,6 @@ func (t *tx) createStreams(owners []streamstore.Node) (streamstore.StreamID, err
 	if err != nil {
 		return 0, err
 	}
-	r := t.streams()
-	defer r.close()
 	var made, owned []any
 	for i, owner := range owners {
 		id := first + int64(i)
@@ -144,12 +94,12 @@ func (t *tx) createStreams(owners []streamstore.Node) (streamstore.StreamID, err
 			owned = append(owned, id, 0, 0, owner.ID)
 		}
 	}
-	err = r.batch(`WITH made (id, node, node_epoch, is_open) AS (VALUES %s)
+	err = t.batch(`WITH made (id, node, node_epoch, is_open) AS (VALUES %s)
 		INSERT INTO stream (id, epoch, start_offset, end_offset, node, node_epoch, is_open) SELECT id, 0, 0, 0, node, node_epoch, is_open FROM made`, 4, made)
 	if err != nil {
 		return 0, err
 	}
-	return streamstore.StreamID(first), r.batch(putRanges, 4, owned)
+	return streamstore.StreamID(first), t.batch(putRanges, 4, owned)
 }
 
 // putRanges says who writes streams from an offset on: stream, start_offset, epoch, node. An
@@ -166,9 +116,7 @@ func (s *Store) OpenStreams(ctx context.Context, node streamstore.Node, open []s
 	}
 	states := make([]streamstore.StreamState, 0, len(open))
 	err := s.updateDurablyAs(ctx, node, "open streams", func(t *tx) error {
-		r := t.streams()
-		defer r.close()
-		rows, err := r.readAll(idsOf(open))
+		rows, err := t.readStreams(idsOf(open))
 		if err != nil {
 			return err
 		}
@@ -185,12 +133,12 @@ func (s *Store) OpenStreams(ctx context.Context, node streamstore.Node, open []s
 				written = append(written, row.ID, row.End, row.Epoch, row.Node)
 			}
 		}
-		if err := r.batch(`WITH opened (id, epoch, node, node_epoch) AS (VALUES %s)
+		if err := t.batch(`WITH opened (id, epoch, node, node_epoch) AS (VALUES %s)
 			UPDATE stream SET epoch = opened.epoch, node = opened.node, node_epoch = opened.node_epoch, is_open = 1
 			FROM opened WHERE stream.id = opened.id`, 4, opened); err != nil {
 			return err
 		}
-		if err := r.batch(putRanges, 4, written); err != nil {
+		if err := t.batch(putRanges, 4, written); err != nil {
 			return err
 		}
 		return t.change(ChangeStream, open[0].ID)
@@ -262,16 +210,14 @@ func (s *Store) openStreams(ctx context.Context, id streamstore.NodeID) ([]strea
 // for a snapshot would cost one, a request, for each partition that retention looks at.
 func (s *Store) TrimStream(ctx context.Context, node streamstore.Node, id streamstore.StreamID, epoch, start int64) error {
 	return s.updateAs(ctx, node, fmt.Sprintf("trim stream %d to %d", id, start), func(t *tx) error {
-		r := t.streams()
-		defer r.close()
-		row, err := r.owned(node, streamstore.OpenRequest{ID: id, Epoch: epoch})
+		row, err := t.ownedStream(node, streamstore.OpenRequest{ID: id, Epoch: epoch})
 		if err != nil {
 			return err
 		}
 		if start <= row.Start {
 			return nil
 		}
-		if err := r.change(`UPDATE stream SET start_offset = $1 WHERE id = $2`, start, id); err != nil {
+		if err := t.execOne(`UPDATE stream SET start_offset = $1 WHERE id = $2`, start, id); err != nil {
 			return err
 		}
 		if err := t.dropRanges(id, start); err != nil {
@@ -286,9 +232,9 @@ func (s *Store) TrimStream(ctx context.Context, node streamstore.Node, id stream
 	})
 }
 
-// owned reads a stream that node must have open with that epoch.
-func (r *streams) owned(node streamstore.Node, o streamstore.OpenRequest) (streamRow, error) {
-	row, err := r.read(o.ID)
+// ownedStream reads a stream that node must have open with that epoch.
+func (t *tx) ownedStream(node streamstore.Node, o streamstore.OpenRequest) (streamRow, error) {
+	row, err := t.readStream(o.ID)
 	if err != nil {
 		return row, err
 	}
@@ -311,9 +257,7 @@ func (s *Store) CloseStreams(ctx context.Context, node streamstore.Node, close [
 		return nil
 	}
 	return s.updateAs(ctx, node, "close streams", func(t *tx) error {
-		r := t.streams()
-		defer r.close()
-		rows, err := r.readAll(idsOf(close))
+		rows, err := t.readStreams(idsOf(close))
 		if err != nil {
 			return err
 		}
@@ -330,7 +274,7 @@ func (s *Store) CloseStreams(ctx context.Context, node streamstore.Node, close [
 			row.Open = false
 			rows[o.ID] = row
 		}
-		if err := r.batch(`WITH closed (id) AS (VALUES %s) UPDATE stream SET is_open = 0 WHERE id IN (SELECT id FROM closed)`, 1, closed); err != nil {
+		if err := t.batch(`WITH closed (id) AS (VALUES %s) UPDATE stream SET is_open = 0 WHERE id IN (SELECT id FROM closed)`, 1, closed); err != nil {
 			return err
 		}
 		return t.change(ChangeStream, close[0].ID)
@@ -344,9 +288,7 @@ func (s *Store) DeleteStreams(ctx context.Context, node streamstore.Node, ids []
 		return nil
 	}
 	return s.updateDurablyAs(ctx, node, "delete streams", func(t *tx) error {
-		r := t.streams()
-		defer r.close()
-		if there, err := r.readAll(ids); err != nil || len(there) == 0 {
+		if there, err := t.readStreams(ids); err != nil || len(there) == 0 {
 			return err
 		}
 		for _, id := range ids {
@@ -359,9 +301,7 @@ func (s *Store) DeleteStreams(ctx context.Context, node streamstore.Node, ids []
 }
 
 func (t *tx) deleteStream(node streamstore.Node, id streamstore.StreamID) error {
-	r := t.streams()
-	defer r.close()
-	row, err := r.read(id)
+	row, err := t.readStream(id)
 	if errors.Is(err, streamstore.ErrStreamNotExist) {
 		return nil
 	}

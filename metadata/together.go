@@ -2,7 +2,6 @@ package metadata
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"sync"
@@ -103,9 +102,6 @@ func (s *Store) runTogether(ctx context.Context, batch []*queuedChange) {
 		}
 	}()
 	err = s.update(ctx, fmt.Sprintf("%d changes at once, one of them: %s", len(batch), batch[0].what), func(t *tx) error {
-		if s.dialect.name == sqlite.name { // the other driver keeps its statements by itself
-			t.prepared = map[string]*sql.Stmt{}
-		}
 		for i, c := range batch {
 			if _, err := t.exec(`SAVEPOINT change`); err != nil {
 				return err

@@ -100,10 +100,8 @@ func (t *tx) addPartitions(node streamstore.Node, id uuid.UUID, from, to int, le
 	if err != nil {
 		return err
 	}
-	r := t.streams()
-	defer r.close()
 	for i := from; i < to; i++ {
-		if _, err := r.exec(`INSERT INTO topic_partition (topic, idx, leader, leader_epoch, meta_stream, log_stream) VALUES ($1, $2, $3, 0, $4, $5)`,
+		if _, err := t.exec(`INSERT INTO topic_partition (topic, idx, leader, leader_epoch, meta_stream, log_stream) VALUES ($1, $2, $3, 0, $4, $5)`,
 			id.String(), i, owners[(i-from)%len(owners)].ID, first, first+1); err != nil {
 			return err
 		}
