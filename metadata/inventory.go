@@ -17,7 +17,7 @@ import (
 const inventoryBytes = 1 << 20
 
 // Objects returns up to limit objects with an id above after, by id, with the ranges and
-// partsOf that name them, as of one moment; fewer once their ranges are many.
+// parts that name them, as of one moment; fewer once their ranges are many.
 func (s *Store) Objects(ctx context.Context, after streamstore.ObjectID, limit int) ([]streamstore.KnownObject, error) {
 	page, err := s.inventory(ctx, after, limit, inventoryBytes)
 	if err != nil {

@@ -8,9 +8,14 @@ import (
 	modernc "modernc.org/sqlite"
 )
 
-// maxStatements bounds the statements that a connection to SQLite keeps: the store has fewer, but for those whose
-// text has a number of rows in it.
-const maxStatements = 128
+const (
+	// maxStatements bounds the statements that a connection to SQLite keeps: the store has fewer, but for those whose
+	// text has a number of rows in it.
+	maxStatements = 128
+	// maxKeptText is the longest text, in bytes, of a statement that is kept. Ours are shorter; those of a catalog have
+	// their values in them, and hardly come again.
+	maxKeptText = 8 << 10
+)
 
 // openSQLite opens a pool of connections that keep their statements, as those of the PostgreSQL driver do: to parse
 // and plan one takes longer than to run it.
@@ -86,7 +91,7 @@ type sqliteStmt struct {
 // Close keeps the statement for its next user. It has been reset: its rows, if there were any, are closed before.
 func (s *sqliteStmt) Close() error {
 	idle := s.conn.idle
-	if idle == nil || idle[s.query] != nil {
+	if idle == nil || idle[s.query] != nil || len(s.query) > maxKeptText {
 		return s.bareStmt.Close()
 	}
 	if len(idle) == maxStatements {

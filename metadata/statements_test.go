@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A connection keeps its statements, up to a bound, and one that was kept does what a new one would: beside itself, after
+// A connection keeps its statements, up to bounds of their number and length, and one that was kept does what a new one would: beside itself, after
 // it failed, after its context ended, and after another connection changed the table.
 func TestConnectionsKeepTheirStatements(t *testing.T) {
 	ctx := t.Context()
@@ -107,6 +107,18 @@ func TestConnectionsKeepTheirStatements(t *testing.T) {
 	}
 	if got := kept(); got != maxStatements {
 		t.Errorf("%d statements are kept, want %d", got, maxStatements)
+	}
+	long := fmt.Sprintf(`SELECT length('%*d')`, maxKeptText, 1)
+	if err := c.QueryRowContext(ctx, long).Scan(&sum); err != nil || sum != maxKeptText {
+		t.Errorf("the length is %d, want %d, %v", sum, maxKeptText, err)
+	}
+	if err := c.Raw(func(dc any) error {
+		if dc.(*sqliteConn).idle[long] != nil {
+			t.Error("a long statement is kept")
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
 	}
 	if err := c.Close(); err != nil {
 		t.Error(err)
