@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tabletopic/tabletopic/internal/hugepage"
 )
 
 const (
@@ -24,6 +26,7 @@ const (
 // directBuffers hold *[]byte of directBuffer bytes that begin with a block.
 var directBuffers = sync.Pool{New: func() any {
 	b := blocks(directBuffer)
+	hugepage.Back(b)
 	return &b
 }}
 

@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabletopic/tabletopic/internal/hugepage"
 	"github.com/tabletopic/tabletopic/internal/lab"
 )
 
@@ -175,6 +176,11 @@ func BenchmarkDirParts(b *testing.B) {
 	}{
 		{"through the page cache", func(n int) []byte { return make([]byte, n) }},
 		{"past it", func(n int) []byte { return blocks(PartMemory(n)) }},
+		{"past it into huge pages", func(n int) []byte {
+			b := blocks(PartMemory(n))
+			hugepage.Back(b)
+			return b
+		}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			parts := make([]Part, 64)

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 	"unsafe"
+
+	"github.com/tabletopic/tabletopic/internal/hugepage"
 )
 
 const (
@@ -50,6 +52,7 @@ func alignedBuffer(n int) []byte {
 		off = int(uintptr(unsafe.Pointer(unsafe.SliceData(b))) % walBlock)
 		b = b[walBlock-off : walBlock-off+n : walBlock-off+n]
 	}
+	hugepage.Back(b)
 	return b
 }
 

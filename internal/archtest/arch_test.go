@@ -29,6 +29,7 @@ var level = map[string]int{
 	"record":                      0,
 	"internal/invariant":          0,
 	"internal/crc32c":             0,
+	"internal/hugepage":           0,
 	"internal/limitlog":           0,
 	"internal/lab":                0,
 	"internal/strictfs":           0,
@@ -72,7 +73,7 @@ var level = map[string]int{
 
 // allowed are the edges inside one level.
 var allowed = map[string][]string{
-	"objectstore":                 {"internal/invariant"},
+	"objectstore":                 {"internal/invariant", "internal/hugepage"},
 	"objectstore/objectstoretest": {"objectstore"},
 	"record":                      {"internal/invariant", "internal/crc32c"},
 	"streamstore/streamstoretest": {"streamstore"},

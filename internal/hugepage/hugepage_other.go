@@ -1,0 +1,6 @@
+//go:build !linux
+
+package hugepage
+
+// Back does nothing.
+func Back([]byte) {}
