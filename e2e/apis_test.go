@@ -17,7 +17,7 @@ import (
 // What a broker of Kafka 4.4 serves to clients and a server of ours does not; docs/kafka.md says why.
 var notServed = []string{
 	"CreateDelegationToken", "RenewDelegationToken", "ExpireDelegationToken", "DescribeDelegationToken",
-	"AddRaftVoter", "RemoveRaftVoter", "UnregisterBroker", "UnregisterController",
+	"AddRaftVoter", "RemoveRaftVoter", "UnregisterController",
 	"InitializeShareGroupState", "ReadShareGroupState", "WriteShareGroupState", "DeleteShareGroupState", "ReadShareGroupStateSummary",
 	"StreamsGroupHeartbeat", "StreamsGroupDescribe", "StreamsGroupTopologyDescriptionUpdate",
 }
