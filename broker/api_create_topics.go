@@ -146,10 +146,8 @@ func (b *Broker) newTopic(t kmsg.CreateTopicsRequestTopic) (metadata.NewTopic, e
 // checkReplicas returns the node that an assignment means: the first. The object store
 // replicates, so the others have no meaning; but they must be nodes, each once.
 func (b *Broker) checkReplicas(replicas []int32) (streamstore.NodeID, error) {
-	members := b.set.Members()
 	for i, r := range replicas {
-		id := streamstore.NodeID(r)
-		if id != b.node.ID && !slices.ContainsFunc(members, func(m partition.Member) bool { return m.ID == id }) || slices.Contains(replicas[:i], r) {
+		if !b.isNode(r) || slices.Contains(replicas[:i], r) {
 			return 0, refuse(kerr.InvalidReplicaAssignment, "replicas %v: there is no node %d, or it is named twice; 'tabletopic node list' shows those there are", replicas, r)
 		}
 	}

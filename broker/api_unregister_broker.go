@@ -14,20 +14,10 @@ func handleUnregisterBroker(_ context.Context, b *Broker, r *request, req *kmsg.
 	err := error(kerr.ClusterAuthorizationFailed)
 	if r.may(opAlter, onCluster, cluster) {
 		err = refuse(kerr.BrokerIDNotRegistered, "there is no node %d", req.BrokerID)
-		if req.BrokerID == int32(b.node.ID) || b.isMember(req.BrokerID) {
+		if b.isNode(req.BrokerID) {
 			err = refuse(kerr.InvalidRequest, "a node is not unregistered: 'tabletopic partition move --all-from %d' takes what it leads, and then it can be stopped", req.BrokerID)
 		}
 	}
 	resp.ErrorCode, resp.ErrorMessage = codeAndText(err)
 	return resp
-}
-
-// isMember tells whether a node is one of the cluster, also one that is dead.
-func (b *Broker) isMember(id int32) bool {
-	for _, m := range b.set.Members() {
-		if int32(m.ID) == id {
-			return true
-		}
-	}
-	return false
 }

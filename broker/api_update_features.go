@@ -20,12 +20,10 @@ func handleUpdateFeatures(_ context.Context, _ *Broker, r *request, req *kmsg.Up
 		has := slices.ContainsFunc(features, func(f feature) bool { return f.name == u.Feature && f.level == u.MaxVersionLevel })
 		var err error
 		if !has {
-			err = refuse(kerr.InvalidUpdateVersion, "levels of features come with the version of Table Topic and cannot be set")
+			err = refuse(kerr.InvalidUpdateVersion, "level %d of %q is not the one that there is: levels of features come with the version of Table Topic and cannot be set", u.MaxVersionLevel, u.Feature)
 		}
-		if r.version >= 2 { // one error is for all, and tools say it of each: it names the one that it comes from, as in Kafka
-			if err != nil {
-				err = refuse(kerr.InvalidUpdateVersion, "nothing was changed, for level %d of %q is not the one that there is: levels of features come with the version of Table Topic and cannot be set", u.MaxVersionLevel, u.Feature)
-				resp.ErrorCode, resp.ErrorMessage = codeAndText(err)
+		if r.version >= 2 { // one error is for all, and tools say it of each
+			if resp.ErrorCode, resp.ErrorMessage = codeAndText(err); err != nil {
 				break
 			}
 			continue

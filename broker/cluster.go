@@ -26,6 +26,12 @@ type peer struct {
 // nobody is what clients are told where no node can be named.
 var nobody = peer{id: -1, port: -1}
 
+// isNode reports whether a node is one of the cluster, alive or not.
+func (b *Broker) isNode(id int32) bool {
+	node := streamstore.NodeID(id)
+	return node == b.node.ID || slices.ContainsFunc(b.set.Members(), func(m partition.Member) bool { return m.ID == node })
+}
+
 // peers returns the nodes that live, by id, this one among them, as clients of a listener
 // reach them: by the listener of the same name.
 func (b *Broker) peers(l *Listener) []peer {

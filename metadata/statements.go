@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 
 	modernc "modernc.org/sqlite"
 )
@@ -69,11 +70,12 @@ func (c *sqliteConn) PrepareContext(ctx context.Context, query string) (driver.S
 
 // Close closes what is kept, too.
 func (c *sqliteConn) Close() error {
+	var err error
 	for _, s := range c.idle {
-		s.bareStmt.Close()
+		err = errors.Join(err, s.bareStmt.Close())
 	}
 	c.idle = nil
-	return c.bareConn.Close()
+	return errors.Join(err, c.bareConn.Close())
 }
 
 type bareStmt interface {
@@ -94,15 +96,14 @@ func (s *sqliteStmt) Close() error {
 	if idle == nil || idle[s.query] != nil || len(s.query) > maxKeptText {
 		return s.bareStmt.Close()
 	}
+	var err error
 	if len(idle) == maxStatements {
 		for query, other := range idle { // any
 			delete(idle, query)
-			if err := other.bareStmt.Close(); err != nil {
-				return err
-			}
+			err = other.bareStmt.Close()
 			break
 		}
 	}
 	idle[s.query] = s
-	return nil
+	return err
 }
