@@ -23,9 +23,12 @@ type attempt struct {
 	entry    control.Journal // of its names; zero if there is none yet
 }
 
-// begin draws the ids of the next attempt, unless there are some that nobody has used.
+// begin draws the ids of the next attempt, unless there are some that nobody has used. Those of an entry that lapsed
+// are never used: a sweep may have taken their names for dead, and delete what has them at any time.
 func (c *Coordinator) begin() {
-	if c.attempt.id == (uuid.UUID{}) {
+	at := c.attempt.entry.At
+	lapsed := !at.IsZero() && !time.Now().Before(control.Lapses(at, c.cfg.Grace)) && !invariant.Off("attempt-lapses")
+	if c.attempt.id == (uuid.UUID{}) || lapsed {
 		c.attempt = attempt{id: uuid.New(), snapshot: catalog.NewSnapshotID(c.table.Metadata())}
 	}
 }
@@ -51,14 +54,14 @@ func (c *Coordinator) propose(ctx context.Context, change catalog.Commit) (next 
 	}
 	names = catalog.Names(c.table, change)
 	entry := c.attempt.entry
+	if change.Attempt == c.attempt.id {
+		c.attempt = attempt{}
+	}
 	if !c.keeps(entry, names) && !invariant.Off("attempt-is-named") {
 		entry = control.Journal{At: time.Now(), Table: c.uuid, Names: names}
 		if err := c.append(ctx, entry); err != nil {
 			return nil, nil, fmt.Errorf("%w: it was not asked for: %w", catalog.ErrCommitUnknown, err)
 		}
-	}
-	if change.Attempt == c.attempt.id {
-		c.attempt = attempt{}
 	}
 	held, forget := c.keepNamed(ctx, entry)
 	defer forget()

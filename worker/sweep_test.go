@@ -195,6 +195,47 @@ func TestCommitIsVoidWhenItsFilesCannotBeNamed(t *testing.T) {
 	p.exact(5, 0)
 }
 
+// What an attempt is to write is named with the request. When the answer comes so late that a sweep may have read that
+// entry and taken the names for dead, which it deletes when it comes to them, the attempt takes others.
+func TestNamesThatTheSweepMayHaveAreNotUsed(t *testing.T) {
+	p := newPath(t, 1)
+	p.cfg.Grace = 400 * time.Millisecond
+	var requests atomic.Int32
+	p.control.Refuse(func(e control.Event) error {
+		if _, ok := e.(control.Request); ok {
+			requests.Add(1)
+		}
+		if ofData(e) && requests.Load() == 2 {
+			return sleep(t.Context(), p.cfg.Grace)
+		}
+		return nil
+	})
+	p.start()
+	for range 3 {
+		p.produce(5)
+		p.committed()
+	}
+	p.crash()
+	p.exact(15, 0)
+	live, last := p.named(), map[string]time.Time{}
+	for _, e := range p.control.All(p.topic) {
+		j, ok := e.(control.Journal)
+		if !ok || ofData(e) {
+			continue
+		}
+		for _, n := range j.Names {
+			at, known := last[n]
+			last[n] = j.At
+			if live[n] && known && j.At.Sub(at) >= p.cfg.Grace {
+				t.Errorf("the table names %s, which the sweep could take for dead: it was named again after %v", n, j.At.Sub(at))
+			}
+		}
+	}
+	if len(last) == 0 || requests.Load() < 3 {
+		t.Errorf("%d names, %d requests", len(last), requests.Load())
+	}
+}
+
 // A worker whose files cannot be journalled again for half the grace offers them no more: it
 // converts their records again, and names the files once more, for the sweep.
 func TestWorkerGivesUpFilesThatCannotBeNamed(t *testing.T) {
