@@ -74,13 +74,14 @@ const (
 )
 
 func sqliteDSN(path string, memory bool) string {
-	q := url.Values{
-		"_txlock": {"immediate"},
-		"_pragma": {fmt.Sprintf("busy_timeout(%d)", busyTimeout.Milliseconds()), "journal_mode(WAL)", "synchronous(FULL)", "cache_size(-16384)"},
-	}
+	pragmas := []string{fmt.Sprintf("busy_timeout(%d)", busyTimeout.Milliseconds())}
+	q := url.Values{"_txlock": {"immediate"}}
 	if memory {
-		q.Set("vfs", "memdb")
+		q.Set("vfs", "memdb") // it has no WAL: a pragma that asks for one would only wait for whoever commits
+	} else {
+		pragmas = append(pragmas, "journal_mode(WAL)", "synchronous(FULL)", "cache_size(-16384)")
 	}
+	q["_pragma"] = pragmas
 	return "file:" + (&url.URL{Path: path}).EscapedPath() + "?" + q.Encode()
 }
 

@@ -435,7 +435,9 @@ func (c *tableCatalog) send(ctx context.Context, call func(context.Context) erro
 		return call(ctx)
 	}
 	answer := make(chan error, 1)
-	c.l.n.w.sent.Go(func() { answer <- call(context.WithoutCancel(ctx)) })
+	// It can end, or SQLite would wait for a lock in the time of the machine, in which the clock of the run stands still.
+	served, done := context.WithCancel(context.WithoutCancel(ctx))
+	c.l.n.w.sent.Go(func() { defer done(); answer <- call(served) })
 	select {
 	case err := <-answer:
 		return err
