@@ -5,8 +5,6 @@ import (
 	"sync"
 	"time"
 	"unsafe"
-
-	"github.com/tabletopic/tabletopic/internal/hugepage"
 )
 
 const (
@@ -35,12 +33,13 @@ type bufferPool struct {
 func newBufferPool(limit int64) *bufferPool { return &bufferPool{limit: limit} }
 
 // get returns an empty buffer with a capacity of least bytes or more, and of about want, which is not less: one of the
-// pool if it has half of that or more and no more than a quarter too much, else a new one.
-func (p *bufferPool) get(least, want int) []byte {
+// pool if it has half of that or more and no more than a quarter too much, else a fresh one, which its user is to put on
+// huge pages: that can take milliseconds.
+func (p *bufferPool) get(least, want int) (b []byte, fresh bool) {
 	if b := p.take(max(least, want/2), want); b != nil {
-		return b
+		return b, false
 	}
-	return alignedBuffer(want)[:0]
+	return alignedBuffer(want)[:0], true
 }
 
 // alignedBuffer returns n bytes, rounded up to whole blocks, whose place in memory is a multiple of walBlock.
@@ -52,7 +51,6 @@ func alignedBuffer(n int) []byte {
 		off = int(uintptr(unsafe.Pointer(unsafe.SliceData(b))) % walBlock)
 		b = b[walBlock-off : walBlock-off+n : walBlock-off+n]
 	}
-	hugepage.Back(b)
 	return b
 }
 

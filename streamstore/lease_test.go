@@ -109,10 +109,10 @@ func TestIdleBuffersAreLetGo(t *testing.T) {
 		}
 		p.put(make([]byte, 64<<10), make([]byte, 128<<10), make([]byte, minPooled-1), make([]byte, 2<<20))
 		have("at first", 2, 192<<10)
-		if b := p.get(1, 100<<10); len(b) != 0 || cap(b) != 64<<10 {
+		if b, _ := p.get(1, 100<<10); len(b) != 0 || cap(b) != 64<<10 {
 			t.Fatalf("a buffer of %d bytes for 100 KiB, want the one of 64 KiB", cap(b))
 		}
-		if b := p.get(1, 260<<10); cap(b) != 260<<10 {
+		if b, _ := p.get(1, 260<<10); cap(b) != 260<<10 {
 			t.Fatalf("a buffer of %d bytes for 260 KiB, want a new one", cap(b))
 		}
 		have("after one was taken", 1, 128<<10)
@@ -135,7 +135,7 @@ func TestFullPoolLetsGoOfTheOldest(t *testing.T) {
 			p.put(make([]byte, 64<<10))
 		}
 		p.put(make([]byte, 120<<10))
-		if b := p.get(1, 120<<10); cap(b) != 120<<10 || len(p.free) != 2 || p.bytes != 128<<10 {
+		if b, _ := p.get(1, 120<<10); cap(b) != 120<<10 || len(p.free) != 2 || p.bytes != 128<<10 {
 			t.Errorf("a buffer of %d bytes, and %d of %d are left", cap(b), len(p.free), p.bytes)
 		}
 		if b := p.take(120<<10, 120<<10); b != nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/tabletopic/tabletopic/internal/hugepage"
 	"github.com/tabletopic/tabletopic/objectstore"
 )
 
@@ -627,7 +628,10 @@ func (r *reader) run(q *request) {
 			l.memory = make([]byte, size)
 		} else {
 			n := objectstore.PartMemory(size)
-			l.memory = r.pool.get(n, n)[:n]
+			memory, fresh := r.pool.get(n, n)
+			if l.memory = memory[:n]; fresh {
+				hugepage.Back(l.memory)
+			}
 		}
 		parts[i] = objectstore.Part{Off: l.entry.Position, Size: size, Memory: l.memory}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/tabletopic/tabletopic/internal/crc32c"
+	"github.com/tabletopic/tabletopic/internal/hugepage"
 	"github.com/tabletopic/tabletopic/internal/invariant"
 )
 
@@ -29,6 +30,7 @@ type walDevice interface {
 type bulk struct {
 	seq     uint64   // set when its write starts
 	chunks  [][]byte // chunk 0 starts with the header; chunks never move, and begin and end with blocks
+	fresh   [][]byte // chunks that are to be put on huge pages
 	entries []entry
 	size    int64          // bytes up to here: header, records, and the filling of all chunks but the last
 	memory  int64          // what the bulk occupies: whole chunks, and the overhead of its batches
@@ -63,8 +65,11 @@ func (b *bulk) reserve(n, chunk int, pool *bufferPool) []byte {
 
 // grow begins a chunk with room for least bytes, of about the capacity chunk.
 func (b *bulk) grow(least, chunk int, pool *bufferPool) {
-	c := pool.get(least, max(least, chunk))
+	c, fresh := pool.get(least, max(least, chunk))
 	b.chunks = append(b.chunks, c)
+	if fresh {
+		b.fresh = append(b.fresh, c[:cap(c)])
+	}
 	b.memory += int64(cap(c))
 	b.size = wholeBlocks(b.size)
 }
@@ -75,6 +80,10 @@ func (b *bulk) whole() int64 { return wholeBlocks(b.size + walTrailerSize) }
 // seal completes the bulk and returns the bytes to write, which are the chunks' own.
 func (b *bulk) seal(node Node, by nonce) [][]byte {
 	b.copying.Wait()
+	for _, c := range b.fresh { // now that there are pages under them, and nobody waits for the lock
+		hugepage.Back(c)
+	}
+	b.fresh = nil
 	h := bulkHeader{
 		version: walVersion, kind: bulkData, node: node.ID, count: uint32(len(b.entries)), epoch: node.Epoch,
 		seq: b.seq, nonce: by, body: uint64(b.whole() - walFenceSize),
