@@ -7,12 +7,14 @@ import (
 	"regexp"
 	"strconv"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // A buffer that is backed by huge pages holds what it held, wherever it begins and ends, and so do others beside it.
 func TestBackedMemoryHoldsWhatItHeld(t *testing.T) {
+	mayCost(t, time.Hour)
 	r := rand.NewChaCha8([32]byte{2})
 	for range 20 {
 		var buffers, copies [][]byte
@@ -37,6 +39,7 @@ func TestBackedMemoryHoldsWhatItHeld(t *testing.T) {
 
 // Where the kernel can, there are huge pages under a buffer afterwards.
 func TestBufferIsBackedByHugePages(t *testing.T) {
+	mayCost(t, time.Hour)
 	b := make([]byte, 16*Size)
 	for i := range b {
 		b[i] = byte(i)
@@ -55,6 +58,31 @@ func TestBufferIsBackedByHugePages(t *testing.T) {
 		t.Errorf("%d of %d bytes are in huge pages", got, len(b))
 	}
 	b[0]++
+}
+
+// A kernel that takes long for a huge page is not asked for another at once.
+func TestDearPagesAreLeftAlone(t *testing.T) {
+	mayCost(t, 0)
+	b := make([]byte, 16*Size)
+	for i := range b {
+		b[i] = byte(i)
+	}
+	before := hugeBytes(t)
+	for range 16 {
+		Back(b)
+	}
+	if got := hugeBytes(t) - before; got > Size || paused.Load() == 0 {
+		t.Errorf("%d bytes are in huge pages, and the next is asked for from %d on", got, paused.Load())
+	}
+	b[0]++
+}
+
+// mayCost has a huge page be dear from another time on, until the test ends.
+func mayCost(t *testing.T, d time.Duration) {
+	before := dear
+	dear = d
+	paused.Store(0)
+	t.Cleanup(func() { dear = before; paused.Store(0) })
 }
 
 func collapses(kernel *unix.Utsname) bool {
