@@ -151,6 +151,15 @@ func (b *heldBucket) Put(ctx context.Context, key string, body ...[]byte) error 
 	return b.Bucket.Put(ctx, key, body...)
 }
 
+// take returns the most since it was called before.
+func (b *heldBucket) take() uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	most := b.most
+	b.most = 0
+	return most
+}
+
 func heap() uint64 {
 	runtime.GC()
 	var m runtime.MemStats
@@ -182,9 +191,9 @@ func TestCompactionMemory(t *testing.T) {
 		}
 		upload(t, s)
 		before := heap()
-		held.most = 0
+		held.take()
 		compact(t, s)
-		used := int64(held.most) - int64(before)
+		used := int64(held.take()) - int64(before)
 		t.Logf("records of %d bytes: %d KiB held", size, used>>10)
 		if used > cfg.CompactionBytes {
 			t.Errorf("records of %d bytes: compaction held %d bytes, want at most %d", size, used, cfg.CompactionBytes)
