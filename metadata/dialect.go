@@ -60,7 +60,7 @@ type database struct {
 	open func(settings map[string]string) (*sql.DB, error)
 }
 
-// sqliteDatabase is a file, or lives in memory under a name. Its journal is a WAL, and a
+// sqliteDatabase is a file, or lives in memory under a name. A file's journal is a WAL, and a
 // commit returns only after fsync; connections set that on their own.
 func sqliteDatabase(path string, memory bool) database {
 	dsn := sqliteDSN(path, memory)
