@@ -117,8 +117,12 @@ func (c PointerCatalog) Create(ctx context.Context, id table.Identifier, schema 
 		return nil, fmt.Errorf("create table %v: %w", id, err)
 	}
 	t := c.table(id, meta, file)
-	if err := c.Pointer.Insert(ctx, t); err != nil {
-		if errors.Is(err, ErrTableExists) {
+	err = c.Pointer.Insert(ctx, t)
+	if errors.Is(err, ErrTableExists) && !invariant.Off("pointer-create-looks") {
+		err = c.lost(ctx, t, err)
+	}
+	if err != nil {
+		if errors.Is(err, ErrTableExists) && !errors.Is(err, ErrCommitUnknown) {
 			_ = fs.Remove(file) // nobody else knows it
 		}
 		return nil, fmt.Errorf("create table %v: %w", id, err)
@@ -194,7 +198,7 @@ func (c PointerCatalog) replace(ctx context.Context, base *table.Table, updates 
 	return next, nil
 }
 
-// lost looks whether next really lost against another version: something between us and the
+// lost looks whether next really lost against another version, or table: something between us and the
 // catalog may have sent its request twice, and the second met the first.
 func (c PointerCatalog) lost(ctx context.Context, next *table.Table, conflict error) error {
 	now, err := c.Load(ctx, next.Identifier())

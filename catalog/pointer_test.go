@@ -103,6 +103,27 @@ func TestRepeatedSwapIsNotUndone(t *testing.T) {
 	}
 }
 
+// twice sends a creation again, as a client does that lost the first answer.
+type twice struct{ *pointers }
+
+func (p twice) Insert(ctx context.Context, t *table.Table) error {
+	return errors.Join(p.pointers.Insert(ctx, t), p.pointers.Insert(ctx, t))
+}
+
+// A creation whose request came twice, and the second time met the table of the first, is done: its metadata file stays.
+func TestRepeatedCreationIsNotUndone(t *testing.T) {
+	at := &pointers{current: map[string]string{}}
+	c := catalog.PointerCatalog{Pointer: twice{at}, Locator: catalogtest.Store{Prefix: "file:///w/", Bucket: objectstore.NewMemory()}}
+	id := table.Identifier{"n", "t"}
+	created, err := c.Create(t.Context(), id, catalogtest.Schema(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if now, err := c.Load(t.Context(), id); err != nil || now.MetadataLocation() != created.MetadataLocation() {
+		t.Errorf("the table that was created: %v %v", now, err)
+	}
+}
+
 // Columns as Hive writes them, whatever the names; of those that Hive cannot tell apart the
 // first.
 func TestHiveColumns(t *testing.T) {

@@ -26,11 +26,14 @@ type attempt struct {
 // begin draws the ids of the next attempt, unless there are some that nobody has used. Those of an entry that lapsed
 // are never used: a sweep may have taken their names for dead, and delete what has them at any time.
 func (c *Coordinator) begin() {
-	at := c.attempt.entry.At
-	lapsed := !at.IsZero() && !time.Now().Before(control.Lapses(at, c.cfg.Grace)) && !invariant.Off("attempt-lapses")
-	if c.attempt.id == (uuid.UUID{}) || lapsed {
+	if c.attempt.id == (uuid.UUID{}) || c.lapsed(c.attempt.entry) {
 		c.attempt = attempt{id: uuid.New(), snapshot: catalog.NewSnapshotID(c.table.Metadata())}
 	}
+}
+
+// lapsed reports that an entry keeps its names no longer.
+func (c *Coordinator) lapsed(entry control.Journal) bool {
+	return !entry.At.IsZero() && !time.Now().Before(control.Lapses(entry.At, c.cfg.Grace)) && !invariant.Off("attempt-lapses")
 }
 
 // foresee has the names of the next attempt journalled with the request, in one append: a commit on
@@ -39,6 +42,7 @@ func (c *Coordinator) foresee(step *Step) {
 	if len(step.Append) == 0 || invariant.Off("attempt-is-named") {
 		return
 	}
+	c.attempt = attempt{} // the names of an earlier round could lapse before this entry of them is in the log
 	c.begin()
 	names := catalog.Names(c.table, catalog.Commit{Snapshot: true, Attempt: c.attempt.id, SnapshotID: c.attempt.snapshot})
 	c.attempt.entry = control.Journal{At: time.Now(), Table: c.uuid, Names: names}
@@ -53,14 +57,18 @@ func (c *Coordinator) propose(ctx context.Context, change catalog.Commit) (next 
 		change.Attempt = uuid.New()
 	}
 	names = catalog.Names(c.table, change)
-	entry := c.attempt.entry
+	var before control.Journal
 	if change.Attempt == c.attempt.id {
-		c.attempt = attempt{}
+		before, c.attempt = c.attempt.entry, attempt{}
 	}
+	entry := before
 	if !c.keeps(entry, names) && !invariant.Off("attempt-is-named") {
 		entry = control.Journal{At: time.Now(), Table: c.uuid, Names: names}
 		if err := c.append(ctx, entry); err != nil {
 			return nil, nil, fmt.Errorf("%w: it was not asked for: %w", catalog.ErrCommitUnknown, err)
+		}
+		if c.lapsed(before) {
+			return nil, nil, fmt.Errorf("%w: it was not asked for: %w", catalog.ErrCommitUnknown, errLapsed)
 		}
 	}
 	held, forget := c.keepNamed(ctx, entry)

@@ -236,6 +236,57 @@ func TestNamesThatTheSweepMayHaveAreNotUsed(t *testing.T) {
 	}
 }
 
+// Names whose next entry is durable only after the last one has lapsed are given up, as data files are: by the clock of a
+// sweeper that is ahead it may be too late.
+func TestNamesWhoseRenewalComesTooLateAreNotUsed(t *testing.T) {
+	p := newPath(t, 1)
+	p.cfg.Grace = 5 * time.Second
+	var requests atomic.Int32
+	var mu sync.Mutex
+	at, late := map[string]time.Time{}, map[string]time.Duration{}
+	p.control.Refuse(func(e control.Event) error {
+		if _, ok := e.(control.Request); ok {
+			requests.Add(1)
+		}
+		j, ok := e.(control.Journal)
+		if !ok {
+			return nil
+		}
+		if ofData(e) {
+			if requests.Load() == 2 {
+				return sleep(t.Context(), 2*p.cfg.Grace/5)
+			}
+			return nil
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for _, n := range j.Names {
+			if _, known := at[n]; known && requests.Load() == 2 {
+				_ = sleep(t.Context(), 2*p.cfg.Grace/5)
+				break
+			}
+		}
+		for _, n := range j.Names {
+			if last, known := at[n]; known && time.Since(last) > p.cfg.Grace/2 {
+				late[n] = time.Since(last)
+			}
+			at[n] = j.At
+		}
+		return nil
+	})
+	p.start()
+	for range 2 {
+		p.produce(5)
+		p.committed()
+	}
+	p.crash()
+	for n := range p.named() {
+		if d := late[n]; d > 0 {
+			t.Errorf("the table names %s, of which there was no durable entry younger than %v for %v", n, p.cfg.Grace/2, d)
+		}
+	}
+}
+
 // A worker whose files cannot be journalled again for half the grace offers them no more: it
 // converts their records again, and names the files once more, for the sweep.
 func TestWorkerGivesUpFilesThatCannotBeNamed(t *testing.T) {

@@ -211,7 +211,7 @@ func (r *topicTail) readHere(ctx context.Context, p *partition.Partition) error 
 		r.next = max(r.next, from)
 	}
 	for err == nil && r.next < r.until {
-		r.next, err = scanEvents(ctx, p, r.next, &r.parts, func(topic uuid.UUID, _ int64, e Event) error {
+		r.next, err = scanEvents(ctx, p, r.next, func(uuid.UUID) *assembler { return &r.parts }, func(topic uuid.UUID, _ int64, e Event) error {
 			if topic == r.topic {
 				r.ready = append(r.ready, e)
 			}
@@ -270,14 +270,14 @@ func (r *topicTail) wait(ctx context.Context) error {
 }
 
 // scanEvents reads one stretch of a control partition from an offset on, and returns the
-// offset that follows. If only is set, other topics' events are not decoded.
-func scanEvents(ctx context.Context, p *partition.Partition, from int64, parts *assembler,
+// offset that follows. parts is what joins a topic's. If only is set, other topics' events are not decoded.
+func scanEvents(ctx context.Context, p *partition.Partition, from int64, parts func(topic uuid.UUID) *assembler,
 	fn func(topic uuid.UUID, offset int64, e Event) error, only *uuid.UUID) (int64, error) {
 	return eachRecord(ctx, p, from, func(topic uuid.UUID, offset int64, value []byte) error {
 		if only != nil && topic != *only {
 			return nil
 		}
-		e, whole, err := parts.event(value)
+		e, whole, err := parts(topic).event(value)
 		if whole {
 			err = fn(topic, offset, e)
 		}
@@ -338,9 +338,15 @@ func (t *Topic) Scan(ctx context.Context, index int32, from int64, fn func(topic
 	if err != nil {
 		return from, err
 	}
-	var parts assembler
+	open := map[uuid.UUID]*assembler{} // each of its own: however many topics there are, none pushes out what another has begun
+	parts := func(topic uuid.UUID) *assembler {
+		if open[topic] == nil {
+			open[topic] = &assembler{}
+		}
+		return open[topic]
+	}
 	for from = max(from, p.Offsets().LogStart); from < p.Offsets().HighWatermark; {
-		next, err := scanEvents(ctx, p, from, &parts, fn, nil)
+		next, err := scanEvents(ctx, p, from, parts, fn, nil)
 		if err != nil || next == from {
 			return from, err
 		}

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/tabletopic/tabletopic/metadata"
 	"github.com/tabletopic/tabletopic/objectstore"
 	"github.com/tabletopic/tabletopic/partition"
+	"github.com/tabletopic/tabletopic/record"
 	"github.com/tabletopic/tabletopic/streamstore"
 )
 
@@ -195,5 +197,38 @@ func TestTailSleepsWhileOthersTalk(t *testing.T) {
 	}
 	if len(tail.(*topicTail).moved) != 0 {
 		t.Error("the tail of another topic was woken")
+	}
+}
+
+// A scan of a control partition sees each entry, of however many topics long ones are on their way at a time. The sweep
+// would take the files of one that it misses for dead.
+func TestScanSeesLongEventsOfManyTopics(t *testing.T) {
+	log := openTopic(t, 1)
+	const topics = maxOpen + 1
+	var first, second []record.Record
+	for i := range topics {
+		topic := uuid.New()
+		names := make([]string, 8000)
+		for j := range names {
+			names[j] = fmt.Sprintf("s3://bucket/warehouse/namespace/table/data/%s/%d-%d.parquet", topic, i, j)
+		}
+		parts, err := split(uuid.New(), Journal{At: time.Now(), Names: names})
+		if err != nil || len(parts) != 2 {
+			t.Fatal(len(parts), err)
+		}
+		first = append(first, record.Record{Key: topic[:], Value: appendPart(nil, parts[0])})
+		second = append(second, record.Record{Key: topic[:], Value: appendPart(nil, parts[1])})
+	}
+	for _, r := range append(first, second...) {
+		if err := log.append(t.Context(), 0, []record.Record{r}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen := 0
+	if _, err := log.Scan(t.Context(), 0, 0, func(uuid.UUID, int64, Event) error { seen++; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if seen != topics {
+		t.Errorf("%d of %d entries are seen", seen, topics)
 	}
 }
