@@ -262,7 +262,9 @@ func TestNamesWhoseRenewalComesTooLateAreNotUsed(t *testing.T) {
 		defer mu.Unlock()
 		for _, n := range j.Names {
 			if _, known := at[n]; known && requests.Load() == 2 {
-				_ = sleep(t.Context(), 2*p.cfg.Grace/5)
+				if err := sleep(t.Context(), 2*p.cfg.Grace/5); err != nil {
+					return err
+				}
 				break
 			}
 		}
@@ -280,6 +282,7 @@ func TestNamesWhoseRenewalComesTooLateAreNotUsed(t *testing.T) {
 		p.committed()
 	}
 	p.crash()
+	p.exact(10, 0)
 	for n := range p.named() {
 		if d := late[n]; d > 0 {
 			t.Errorf("the table names %s, of which there was no durable entry younger than %v for %v", n, p.cfg.Grace/2, d)
